@@ -5,8 +5,8 @@
 
 mod bench;
 mod cases;
-mod charts;
 mod ci;
+mod deploy;
 mod golden;
 mod image;
 mod interrupt;
@@ -50,8 +50,8 @@ cargo xtask TASK
                 csi-sanity against our drivers; with --matrix every filesystem on every kind of pool
   image [--arch amd64|arm64] [--binary FILE] [--dist] [--packages FILE] [--out DIR] [--name NAME:TAG]
                 the image of Longshore with the list of its contents, without a container engine
-  charts [--check]
-                copy the CRDs and the rules of deploy/rbac into the charts, or only compare them
+  deploy [--check]
+                write what `deploy` has from elsewhere (CRDs and rules in the charts, Dockerfile), or only compare it
   full          the long loops: simulator sweeps, crash loops, both corpora on the real API server, benches
   bench provision [--claims N] [--rounds R] [--only NAME,NAME] [--json FILE]
                 the official provisioner and ours on one real control plane, side by side
@@ -109,7 +109,7 @@ fn task(args: &[String]) -> Result<()> {
         "full" => full(),
         "bench" => bench::bench(rest),
         "image" => image::task(rest),
-        "charts" => charts::task(rest),
+        "deploy" => deploy::task(rest),
         "help" | "--help" | "-h" => {
             print!("{HELP}");
             Ok(())
@@ -192,7 +192,7 @@ fn check() -> Result<()> {
     run::cargo(&["fmt", "--all", "--check"], &[])?;
     run::cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])?;
     cases::check()?;
-    charts::task(&["--check".to_owned()])?;
+    deploy::task(&["--check".to_owned()])?;
     sizes::task(&["--check".to_owned()])?;
     licenses::check()
 }

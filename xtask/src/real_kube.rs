@@ -27,7 +27,7 @@ pub fn suite(binary: Option<&Path>) -> Result<()> {
     let image = image::make_as(binary, chart::IMAGE)?;
     let archive = image.archive.display().to_string();
     let line = ["test", "--package", "longshore-real-kube", "--test", "chart", "--"];
-    let line = [&line[..], &["--ignored", "--nocapture"]].concat();
+    let line = [&line[..], &["--ignored", "--nocapture", "--test-threads=1"]].concat();
     run::cargo(&line, &[("LONGSHORE_IMAGE", &archive)])
 }
 

@@ -1,7 +1,7 @@
 //! CSI drivers as programs inside the node of a cluster, each with a class of its own name.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -51,6 +51,7 @@ fn announce(cluster: &Cluster, driver: &str, attach: bool) -> Result<()> {
          kind: StorageClass\n\
          metadata: {{name: {driver}}}\n\
          provisioner: {driver}\n\
+         allowVolumeExpansion: true\n\
          volumeBindingMode: WaitForFirstConsumer\n"
     );
     let apply = ["apply", "--filename", "-"];
@@ -83,6 +84,19 @@ pub fn hostpath_attached(cluster: &mut Cluster) -> Result<String> {
 }
 
 fn hostpath_named(cluster: &mut Cluster, driver: &str, attach: bool) -> Result<String> {
+    let socket = hostpath_alone(cluster, driver, attach)?;
+    let mut command = Command::new(tools::path(Tool::CsiProvisioner)?);
+    command.arg("--csi-address").arg(&socket).arg("--kubeconfig").arg(cluster.kubeconfig());
+    command.args(["--feature-gates=Topology=true", "--v=5"]);
+    cluster.add(&format!("csi-provisioner-{driver}"), command)?;
+    Ok(driver.to_owned())
+}
+
+/// The reference driver without sidecars but the registrar. Returns its socket.
+///
+/// # Errors
+/// A program does not start, or the kubelet does not take the driver.
+pub fn hostpath_alone(cluster: &mut Cluster, driver: &str, attach: bool) -> Result<PathBuf> {
     let node = node_of(cluster)?;
     let socket = node.plugin_dir(driver)?.join("csi.sock");
     let data = node.dir().join(format!("data-{driver}"));
@@ -95,11 +109,7 @@ fn hostpath_named(cluster: &mut Cluster, driver: &str, attach: bool) -> Result<S
     node.add_until(&format!("driver-{driver}"), &command, || socket.exists())?;
     register(cluster, driver, &socket)?;
     announce(cluster, driver, attach)?;
-    let mut command = Command::new(tools::path(Tool::CsiProvisioner)?);
-    command.arg("--csi-address").arg(&socket).arg("--kubeconfig").arg(cluster.kubeconfig());
-    command.args(["--feature-gates=Topology=true", "--v=5"]);
-    cluster.add(&format!("csi-provisioner-{driver}"), command)?;
-    Ok(driver.to_owned())
+    Ok(socket)
 }
 
 /// Our driver with our provisioner.

@@ -3,7 +3,8 @@
 //! Two layers: the filesystem tools that the driver runs, with the libraries they need, from Debian
 //! packages; and the binary, with links of the official programs' names. No shell, no package manager, and no
 //! maintainer script runs. Everything in the image has the time of the commit, so equal inputs make equal
-//! bytes. Beside the image lie the list of packages, from which it can be made again, and a list of all that is
+//! bytes. One name for each official program comes with it: the same layers, but that program is what starts, so
+//! that a manifest of an official sidecar needs another image and nothing else. Beside the image lie the list of packages, from which it can be made again, and a list of all that is
 //! in it (CycloneDX).
 
 mod elf;
@@ -19,6 +20,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
+pub use self::packages::TOOLS as TOOL_PACKAGES;
 use self::{oci::Layer, packages::Pin};
 use crate::run;
 
@@ -26,9 +28,8 @@ const USAGE: &str = "\
 image [--arch amd64|arm64] [--binary FILE] [--dist] [--packages FILE] [--out DIR] [--name NAME:TAG]";
 
 /// Names under which official manifests know the programs; links at the root of the image.
-pub const LINKS: [&str; 9] = [
+pub const LINKS: [&str; 8] = [
     "csi-attacher",
-    "csi-external-health-monitor-controller",
     "csi-node-driver-registrar",
     "csi-provisioner",
     "csi-resizer",
@@ -116,7 +117,8 @@ fn make(args: &Args) -> Result<Made> {
     ];
     let layers = layers.map(|(why, tree)| Layer::of(why, tree, source.time));
     let layers = layers.into_iter().collect::<Result<Vec<Layer>>>()?;
-    let image = oci::Image { arch: args.arch, name: &args.name, source: &source, layers: &layers };
+    let names = names(&args.name);
+    let image = oci::Images { arch: args.arch, names: &names, source: &source, layers: &layers };
     let archive = args.out.join(format!("longshore-{}.tar", args.arch.name()));
     let digest = image.write(&args.out.join(format!("oci-{}", args.arch.name())), &archive)?;
     let list = args.out.join(format!("longshore-{}.packages", args.arch.name()));
@@ -127,6 +129,9 @@ fn make(args: &Args) -> Result<Made> {
         .with_context(|| parts.display().to_string())?;
     let bytes = fs::metadata(&archive)?.len();
     println!("image     {} {digest}", args.name);
+    for (name, _) in names.iter().skip(1) {
+        println!("          {name}");
+    }
     println!("archive   {} ({:.1} MiB)", archive.display(), bytes as f64 / f64::from(1 << 20));
     println!("packages  {} ({} Debian packages)", list.display(), used.len());
     println!("contents  {} ({} components)", parts.display(), components.len());
@@ -172,6 +177,14 @@ fn arch(name: &str) -> Result<Arch> {
         "arm64" => Ok(Arch::Arm64),
         other => bail!("--arch is amd64 or arm64, not {other:?}"),
     }
+}
+
+/// The names of the image and, below it, of those that start an official program.
+fn names(name: &str) -> Vec<(String, String)> {
+    let (repository, tag) = name.rsplit_once(':').unwrap_or((name, "latest"));
+    let own = (name.to_owned(), "longshore".to_owned());
+    let others = LINKS.map(|link| (format!("{repository}/{link}:{tag}"), link.to_owned()));
+    std::iter::once(own).chain(others).collect()
 }
 
 /// An image's name has a tag, or runtimes would call it `latest`.

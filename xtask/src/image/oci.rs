@@ -72,39 +72,53 @@ impl Layer {
     }
 }
 
-/// An image before it is written.
-pub struct Image<'a> {
+/// Images with the same layers before they are written.
+pub struct Images<'a> {
     pub arch: Arch,
-    pub name: &'a str,
+    /// The name of each, and the program that it starts.
+    pub names: &'a [(String, String)],
     pub source: &'a Source,
     pub layers: &'a [Layer],
 }
 
-impl Image<'_> {
-    /// Writes both forms and returns the digest of the manifest.
+impl Images<'_> {
+    /// Writes both forms and returns the digest of the first manifest.
     pub fn write(&self, layout: &Path, archive: &Path) -> Result<String> {
-        let config = Blob::of(serde_json::to_vec(&self.config())?);
+        let mut blobs: Vec<&Blob> = self.layers.iter().map(|layer| &layer.blob).collect();
+        let configs = self.names.iter().map(|(_, program)| self.config(program));
+        let configs = configs
+            .map(|config| Ok(Blob::of(serde_json::to_vec(&config)?)))
+            .collect::<Result<Vec<_>>>()?;
+        let manifests = configs.iter().map(|config| self.manifest(config));
+        let manifests = manifests.collect::<Result<Vec<Blob>>>()?;
+        let entries = self.names.iter().zip(&manifests);
+        let entries: Vec<Value> = entries.map(|((name, _), blob)| self.entry(name, blob)).collect();
+        let index = serde_json::to_vec(&json!({"schemaVersion": 2, "manifests": entries,
+            "mediaType": "application/vnd.oci.image.index.v1+json"}))?;
+        blobs.extend(configs.iter().chain(&manifests));
+        let mut files = BTreeMap::from([
+            ("oci-layout".to_owned(), br#"{"imageLayoutVersion":"1.0.0"}"#.as_slice()),
+            ("index.json".to_owned(), index.as_slice()),
+        ]);
+        for blob in blobs {
+            files.insert(format!("blobs/{}", blob.digest.replace(':', "/")), &blob.bytes);
+        }
+        self.write_layout(layout, &files)?;
+        self.write_archive(archive, &files)?;
+        Ok(manifests.first().context("an image has a name")?.digest.clone())
+    }
+
+    fn manifest(&self, config: &Blob) -> Result<Blob> {
+        let layers = self.layers.iter();
         let layers: Vec<Value> =
-            self.layers.iter().map(|layer| layer.blob.descriptor("layer.v1.tar+gzip")).collect();
-        let manifest = Blob::of(serde_json::to_vec(&json!({
+            layers.map(|layer| layer.blob.descriptor("layer.v1.tar+gzip")).collect();
+        Ok(Blob::of(serde_json::to_vec(&json!({
             "schemaVersion": 2,
             "mediaType": "application/vnd.oci.image.manifest.v1+json",
             "config": config.descriptor("config.v1+json"),
             "layers": layers,
             "annotations": self.labels(),
-        }))?);
-        let index = serde_json::to_vec(&self.index(&manifest))?;
-        let mut files = BTreeMap::from([
-            ("oci-layout".to_owned(), br#"{"imageLayoutVersion":"1.0.0"}"#.as_slice()),
-            ("index.json".to_owned(), index.as_slice()),
-        ]);
-        let layers = self.layers.iter().map(|layer| &layer.blob);
-        for blob in layers.chain([&config, &manifest]) {
-            files.insert(format!("blobs/{}", blob.digest.replace(':', "/")), &blob.bytes);
-        }
-        self.write_layout(layout, &files)?;
-        self.write_archive(archive, &files)?;
-        Ok(manifest.digest)
+        }))?))
     }
 
     fn write_layout(&self, dir: &Path, files: &BTreeMap<String, &[u8]>) -> Result<()> {
@@ -135,7 +149,7 @@ impl Image<'_> {
         Ok(())
     }
 
-    fn config(&self) -> Value {
+    fn config(&self, program: &str) -> Value {
         let diffs: Vec<&str> = self.layers.iter().map(|layer| layer.diff.as_str()).collect();
         let history: Vec<Value> = self
             .layers
@@ -148,7 +162,7 @@ impl Image<'_> {
             "os": "linux",
             "config": {
                 "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
-                "Entrypoint": ["/longshore"],
+                "Entrypoint": [format!("/{program}")],
                 "WorkingDir": "/",
                 "Labels": self.labels(),
             },
@@ -171,17 +185,16 @@ impl Image<'_> {
         })
     }
 
-    fn index(&self, manifest: &Blob) -> Value {
+    fn entry(&self, name: &str, manifest: &Blob) -> Value {
         let mut entry = manifest.descriptor("manifest.v1+json");
-        let tag = self.name.rsplit(':').next().unwrap_or_default();
+        let tag = name.rsplit(':').next().unwrap_or_default();
         entry["platform"] = json!({"architecture": self.arch.name(), "os": "linux"});
         entry["annotations"] = json!({
             "org.opencontainers.image.ref.name": tag,
             // The whole name; without it an importer has to be told.
-            "io.containerd.image.name": self.name,
+            "io.containerd.image.name": name,
         });
-        json!({"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json",
-            "manifests": [entry]})
+        entry
     }
 }
 
@@ -281,8 +294,9 @@ mod tests {
         let created = "2026-01-02T03:04:05Z".to_owned();
         let source = Source { revision: "abc".to_owned(), time: 1_767_323_045, created };
         let layers = [Layer::of("programs", &tree(), source.time).unwrap()];
-        let name = "longshore.test/longshore:1";
-        let image = Image { arch: Arch::Amd64, name, source: &source, layers: &layers };
+        let names =
+            ["longshore", "csi-resizer"].map(|name| (format!("test/{name}:1"), name.to_owned()));
+        let image = Images { arch: Arch::Amd64, names: &names, source: &source, layers: &layers };
         let archive = dir.join("image.tar");
         let digest = image.write(&dir.join("layout"), &archive).unwrap();
         (digest, fs::read(archive).unwrap())
@@ -311,6 +325,12 @@ mod tests {
             serde_json::from_slice(&read(&index["manifests"][0]["digest"])).unwrap();
         let config: Value = serde_json::from_slice(&read(&manifest["config"]["digest"])).unwrap();
         assert_eq!(config["config"]["Entrypoint"], json!(["/longshore"]));
+        let other = &index["manifests"][1];
+        assert_eq!(other["annotations"]["io.containerd.image.name"], "test/csi-resizer:1");
+        let other: Value = serde_json::from_slice(&read(&other["digest"])).unwrap();
+        assert_eq!(other["layers"], manifest["layers"], "layers are stored once");
+        let other: Value = serde_json::from_slice(&read(&other["config"]["digest"])).unwrap();
+        assert_eq!(other["config"]["Entrypoint"], json!(["/csi-resizer"]));
         let layer = dir.path().join("layer.tar.gz");
         fs::write(&layer, read(&manifest["layers"][0]["digest"])).unwrap();
         let listed = Command::new("tar").arg("-tvzf").arg(&layer).output().unwrap();

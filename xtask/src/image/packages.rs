@@ -16,9 +16,10 @@ use sha2::{Digest as _, Sha256};
 
 use super::{Arch, by_name};
 
-/// Packages whose files are asked for; libraries come on their own.
-const WANTED: [&str; 6] =
-    ["base-files", "e2fsprogs", "xfsprogs", "btrfs-progs", "libc6", "libgcc-s1"];
+/// Packages with the filesystem tools.
+pub const TOOLS: [&str; 3] = ["btrfs-progs", "e2fsprogs", "xfsprogs"];
+/// What every image needs beside them; other libraries come on their own.
+const BASE: [&str; 3] = ["base-files", "libc6", "libgcc-s1"];
 
 /// One package, exactly.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -118,7 +119,7 @@ impl Apt {
     fn fetch_newest(&self) -> Result<Vec<(Pin, PathBuf)>> {
         self.run(&["update"], &self.dir)?;
         let mut line = vec!["--simulate", "--no-install-recommends", "install"];
-        line.extend(WANTED);
+        line.extend(BASE.iter().chain(&TOOLS));
         let plan = self.run(&line, &self.dir)?;
         let mut debs = Vec::new();
         for (name, version) in planned(&plan).into_iter().filter(|(name, _)| useful(name)) {
@@ -224,7 +225,8 @@ fn planned(plan: &str) -> BTreeMap<String, String> {
 /// checker that are left out.
 fn useful(name: &str) -> bool {
     let large = ["libpython", "libicu", "libssl", "libstdc++", "libsqlite"];
-    WANTED.contains(&name)
+    BASE.contains(&name)
+        || TOOLS.contains(&name)
         || (name.starts_with("lib") || name.starts_with("zlib"))
             && !large.iter().any(|start| name.starts_with(start))
 }

@@ -77,6 +77,15 @@ const fn program(
     Source::Module { module, package, kind: Kind::Program, set }
 }
 
+/// One that also runs in an image without libraries.
+const fn sidecar(
+    module: &'static str,
+    package: &'static str,
+    set: &'static [(&'static str, &'static str)],
+) -> Source {
+    Source::Module { module, package, kind: Kind::Static, set }
+}
+
 /// The program's name and its source.
 pub(super) const fn entry(tool: Tool) -> (&'static str, Source) {
     match tool {
@@ -117,7 +126,7 @@ pub(super) const fn entry(tool: Tool) -> (&'static str, Source) {
         }
         Tool::CsiProvisioner => (
             "csi-provisioner",
-            program(
+            sidecar(
                 "sidecars",
                 "github.com/kubernetes-csi/external-provisioner/v5/cmd/csi-provisioner",
                 &[("main.version", "v5.3.0")],
@@ -125,7 +134,7 @@ pub(super) const fn entry(tool: Tool) -> (&'static str, Source) {
         ),
         Tool::CsiResizer => (
             "csi-resizer",
-            program(
+            sidecar(
                 "sidecars",
                 "github.com/kubernetes-csi/external-resizer/cmd/csi-resizer",
                 &[("main.version", "v1.14.0")],
@@ -133,7 +142,7 @@ pub(super) const fn entry(tool: Tool) -> (&'static str, Source) {
         ),
         Tool::CsiSnapshotter => (
             "csi-snapshotter",
-            program(
+            sidecar(
                 "snapshotter",
                 "github.com/kubernetes-csi/external-snapshotter/v8/cmd/csi-snapshotter",
                 &[("main.version", "v8.6.0")],

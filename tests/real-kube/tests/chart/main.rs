@@ -7,6 +7,7 @@
 mod support;
 
 mod helm;
+mod swap;
 
 use std::fs;
 

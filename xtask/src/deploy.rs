@@ -1,11 +1,12 @@
-//! `cargo xtask charts`: what the charts have from elsewhere in the repository: the CRDs of snapshots, and the
-//! rules of each program's account. Checked by `cargo xtask check`.
+//! `cargo xtask deploy`: what `deploy` has from elsewhere in the repository. The charts have the CRDs of snapshots
+//! and the rules of each program's account; the Dockerfile has the packages and links of the image. Checked by
+//! `cargo xtask check`.
 
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::run;
+use crate::{image, run};
 
 /// Files of `deploy/rbac` whose rules a chart has.
 const RULES: [(&str, &[&str]); 2] = [
@@ -29,11 +30,11 @@ pub fn task(args: &[String]) -> Result<()> {
     let check = match args {
         [] => false,
         [flag] if flag == "--check" => true,
-        _ => bail!("say `charts` or `charts --check`"),
+        _ => bail!("say `deploy` or `deploy --check`"),
     };
     let mut stale = Vec::new();
     for (path, text) in files()? {
-        let file = run::root().join("deploy/charts").join(&path);
+        let file = run::root().join("deploy").join(&path);
         if fs::read_to_string(&file).is_ok_and(|old| old == text) {
             continue;
         }
@@ -44,10 +45,10 @@ pub fn task(args: &[String]) -> Result<()> {
         let dir = file.parent().context("a file is in a directory")?;
         fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
         fs::write(&file, text).with_context(|| file.display().to_string())?;
-        eprintln!("wrote deploy/charts/{path}");
+        eprintln!("wrote deploy/{path}");
     }
     if !stale.is_empty() {
-        bail!("run `cargo xtask charts`; these differ from deploy/crds or deploy/rbac: {stale:?}");
+        bail!("run `cargo xtask deploy`; in `deploy` these are not as elsewhere: {stale:?}");
     }
     Ok(())
 }
@@ -59,18 +60,43 @@ fn files() -> Result<BTreeMap<String, String>> {
         let path = entry?.path();
         if path.extension().is_some_and(|extension| extension == "yaml") {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            files.insert(format!("snapshot-controller/files/crds/{name}"), read(path)?);
+            files.insert(format!("charts/snapshot-controller/files/crds/{name}"), read(path)?);
         }
     }
     for (chart, programs) in RULES {
         for program in programs {
             let text = read(run::root().join(format!("deploy/rbac/{program}.yaml")))?;
             for (scope, rules) in rules(&text) {
-                files.insert(format!("{chart}/files/rules/{program}.{scope}.yaml"), rules);
+                files.insert(format!("charts/{chart}/files/rules/{program}.{scope}.yaml"), rules);
             }
         }
     }
+    files.insert("image/Dockerfile".to_owned(), dockerfile());
     Ok(files)
+}
+
+/// The image for people who build with a container engine.
+fn dockerfile() -> String {
+    let links: String = image::LINKS
+        .iter()
+        .map(|name| format!(" \\\n    && ln -s /usr/bin/longshore /{name}"))
+        .collect();
+    let tools = image::TOOL_PACKAGES.join(" ");
+    format!(
+        "# Written by `cargo xtask deploy`; do not edit. `cargo xtask image` makes a smaller image without a container engine.\n\
+         #   docker build -f deploy/image/Dockerfile -t longshore:{} .\n\
+         FROM rust:1-bookworm AS build\n\
+         WORKDIR /src\n\
+         COPY . .\n\
+         RUN cargo build --locked --profile dist --package longshore && cp target/dist/longshore /longshore\n\
+         \n\
+         FROM debian:bookworm-slim\n\
+         RUN apt-get update \\\n    && apt-get install -y --no-install-recommends {tools} \\\n    && rm -rf /var/lib/apt/lists/*\n\
+         COPY --from=build /longshore /usr/bin/longshore\n\
+         RUN ln -s /usr/bin/longshore /longshore{links}\n\
+         ENTRYPOINT [\"/longshore\"]\n",
+        env!("CARGO_PKG_VERSION")
+    )
 }
 
 fn read(file: PathBuf) -> Result<String> {
@@ -110,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_charts_have_the_rules_and_kinds_of_today() {
+    fn deploy_is_as_the_rest_of_the_repository() {
         task(&["--check".to_owned()]).unwrap();
     }
 }
