@@ -8,6 +8,7 @@ mod driver;
 pub mod expand;
 mod finalizers;
 mod group_kinds;
+pub mod health_monitor;
 mod index;
 #[cfg(test)]
 mod life_tests;

@@ -15,6 +15,7 @@ pub mod backoff;
 pub mod bind;
 pub mod claim;
 pub mod expand;
+pub mod health;
 pub mod model;
 pub mod names;
 pub mod node_lifecycle;

@@ -28,8 +28,9 @@ const USAGE: &str = "\
 image [--arch amd64|arm64] [--binary FILE] [--dist] [--packages FILE] [--out DIR] [--name NAME:TAG]";
 
 /// Names under which official manifests know the programs; links at the root of the image.
-pub const LINKS: [&str; 8] = [
+pub const LINKS: [&str; 9] = [
     "csi-attacher",
+    "csi-external-health-monitor-controller",
     "csi-node-driver-registrar",
     "csi-provisioner",
     "csi-resizer",

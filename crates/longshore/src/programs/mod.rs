@@ -12,6 +12,7 @@ mod demo;
 mod directory_provisioners;
 mod doctor;
 mod driver;
+mod health_monitor;
 mod internal;
 mod kubeconfig;
 mod listen;
@@ -61,6 +62,7 @@ pub(crate) const PROGRAMS: &[Row] = &[
     Row::of::<resizer::Config>(),
     Row::of::<snapshotter::Config>(),
     Row::of::<snapshot_controller::Config>(),
+    Row::of::<health_monitor::Config>(),
     Row::of::<controllers::Config>(),
     Row::of::<node::Config>(),
     Row::of::<node_registrar::Config>(),
@@ -75,7 +77,6 @@ pub(crate) const PROGRAMS: &[Row] = &[
     Row::internal(internal::FREEZE_HOLDER, internal::freeze_holder),
     Row::internal(internal::UP_NODE, internal::up_node),
     Row::internal(client::complete::NAME, client::complete::read),
-    Row::not_yet("health-monitor", &["csi-external-health-monitor-controller"]),
     Row::not_yet("sidecars", &[]),
     Row::not_yet("explain", &[]),
     Row::not_yet("audit", &[]),

@@ -196,6 +196,25 @@ pub(crate) const REASONS: &[Reason] = &[
     ),
     reason("VolumeModifyCanceled", CLAIM, NORMAL, "the claim names no class any more"),
     reason(
+        "VolumeConditionAbnormal",
+        CLAIM,
+        WARNING,
+        "the driver says of the volume what the message says; it is said again while it lasts",
+    ),
+    reason(
+        "VolumeConditionNormal",
+        CLAIM,
+        NORMAL,
+        "the driver says nothing bad of the volume any more",
+    ),
+    reason(
+        "NodeFailed",
+        CLAIM,
+        WARNING,
+        "the node of the claim's pods has not been ready for five minutes, or is gone",
+    ),
+    reason("NodeRecovered", CLAIM, WARNING, "that node is ready again; a Warning, as upstream's"),
+    reason(
         "NotServed",
         "any",
         WARNING,
