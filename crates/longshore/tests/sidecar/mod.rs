@@ -140,9 +140,13 @@ impl Program {
         self.ends().await
     }
 
-    /// The exit code, once it ends by itself.
+    /// The exit code, once it ends by itself and its whole log has been read.
     pub async fn ends(mut self) -> Option<i32> {
-        soon("the program ends", self.child.wait()).await.unwrap().code()
+        let code = soon("the program ends", self.child.wait()).await.unwrap().code();
+        // What it said last may still be in the pipe.
+        let read = async { while self.log.changed().await.is_ok() {} };
+        soon("its log ends", read).await;
+        code
     }
 }
 
