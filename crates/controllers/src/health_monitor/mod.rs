@@ -13,7 +13,7 @@ use std::{sync::Arc, time::Duration};
 
 use longshore_cluster::{Cache, Context, Recorder, Scope};
 use longshore_core::{
-    health::{self, ABNORMAL, Condition, NORMAL, RECOVERED, Report},
+    health::{self, Condition, RECOVERED, Report},
     model::{
         ObjectKey,
         kinds::{Claim, Event, Volume},
@@ -32,6 +32,8 @@ pub use self::config::Config;
 
 /// How long the driver may take to say what it can do, all calls together.
 const ASK: Duration = Duration::from_secs(1);
+/// Reason of the event on a claim whose volume has an abnormal condition.
+const ABNORMAL: &str = "VolumeConditionAbnormal";
 /// Finds the warnings about a claim by its UID.
 const BY_CLAIM: &str = "health-monitor: claim";
 
@@ -163,7 +165,9 @@ impl Monitor {
         match health::report(condition, warned) {
             Report::Nothing => {}
             Report::Abnormal(message) => self.recorder.warning(claim.as_ref(), ABNORMAL, message),
-            Report::Recovered => self.recorder.normal(claim.as_ref(), NORMAL, RECOVERED),
+            Report::Recovered => {
+                self.recorder.normal(claim.as_ref(), "VolumeConditionNormal", RECOVERED)
+            }
         }
     }
 }

@@ -9,10 +9,7 @@ use longshore_cluster::{
     Cache, Loop, Outcome, QueueOptions, Reconciler, Sources, Subject, WorkQueue,
 };
 use longshore_core::{
-    health::{
-        NODE_FAILED, NODE_RECOVERED, NodeStep, NodeView, decide_node, handle_of, node_failed,
-        node_recovered, seen,
-    },
+    health::{NodeStep, NodeView, decide_node, handle_of, node_failed, node_recovered, seen},
     model::{
         ObjectKey,
         kinds::{Claim, Node, Pod},
@@ -102,7 +99,7 @@ impl Reconciler for Nodes {
                     let pods: Vec<&str> = pods.iter().map(String::as_str).collect();
                     let meta = &claim.metadata;
                     let text = node_failed(name, &meta.namespace, &meta.name, &pods);
-                    self.monitor.recorder.warning(claim.as_ref(), NODE_FAILED, text);
+                    self.monitor.recorder.warning(claim.as_ref(), "NodeFailed", text);
                 }
                 Known { broken_since: None, down: true }
             }
@@ -110,7 +107,7 @@ impl Reconciler for Nodes {
                 for (claim, _) in self.used_on(name) {
                     let text = node_recovered(name);
                     // A warning, as upstream has it.
-                    self.monitor.recorder.warning(claim.as_ref(), NODE_RECOVERED, text);
+                    self.monitor.recorder.warning(claim.as_ref(), "NodeRecovered", text);
                 }
                 Known::default()
             }

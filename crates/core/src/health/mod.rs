@@ -10,16 +10,8 @@ use crate::model::{
     kinds::{Node, Volume},
 };
 
-/// Reason of the event on a claim whose volume has an abnormal condition.
-pub const ABNORMAL: &str = "VolumeConditionAbnormal";
-/// Reason of the event on a claim whose volume is well again.
-pub const NORMAL: &str = "VolumeConditionNormal";
-/// The text of that event.
+/// The text of the event on a claim whose volume is well again.
 pub const RECOVERED: &str = "The Volume returns to the healthy state";
-/// Reason of the event on a claim whose pods are on a failed node.
-pub const NODE_FAILED: &str = "NodeFailed";
-/// Reason of the event when that node is back.
-pub const NODE_RECOVERED: &str = "NodeRecovered";
 /// How long a node may be not ready before its volumes are spoken of.
 pub const GRACE: Duration = Duration::from_secs(5 * 60);
 

@@ -17,6 +17,7 @@ pub(crate) const MATCHED: &[(&str, &str)] = &[
     ("snapshot-controller", "8.6"),
     ("csi-node-driver-registrar", "2.17"),
     ("livenessprobe", "2.19"),
+    ("csi-external-health-monitor-controller", "0.18"),
 ];
 
 /// The sentence about a program in its help; none for a program of our own.

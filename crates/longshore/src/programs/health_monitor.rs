@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn refusals() {
         for (line, part) in [
-            ("--worker-threads=0", "--worker-threads must be greater than zero"),
+            ("--worker-threads=0", "it must be at least 1"),
             ("--feature-gates=ReleaseLeaderElectionOnExit=true", "unknown flag --feature-gates"),
             ("--connection-timeout=1s", "use --timeout"),
             ("--monitor-interval=0", "--monitor-interval"),
