@@ -22,7 +22,7 @@ mod targets;
 
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use longshore_real_kube::tools;
 
 const HELP: &str = "\
@@ -53,6 +53,8 @@ cargo xtask TASK
   deploy [--check]
                 write what `deploy` has from elsewhere (CRDs and rules in the charts, Dockerfile), or only compare it
   full          the long loops: simulator sweeps, crash loops, both corpora on the real API server, benches
+  full          the long loops: simulator sweeps, crash loops, both corpora on the real API server, README's
+                installation, benches
   bench provision [--claims N] [--rounds R] [--only NAME,NAME] [--json FILE]
                 the official provisioner and ours on one real control plane, side by side
   bench api [--seconds S] [--rounds R] [--objects N] [--json FILE]
@@ -247,6 +249,7 @@ fn full() -> Result<()> {
         &long,
     )?;
     sanity::task(&["--matrix".to_owned()])?;
+    install()?;
     // Ignored elsewhere, because it takes long.
     let suite = ["test", "--package", "longshore-real-kube", "--test", "suite", "--", "--ignored"];
     run::cargo(&suite, &long)?;
@@ -257,4 +260,20 @@ fn full() -> Result<()> {
         bench::bench(&[name.to_owned()])?;
     }
     before.compare()
+}
+
+/// README's line that installs the program, with a directory of its own in place of `/usr/local`.
+fn install() -> Result<()> {
+    let readme = std::fs::read_to_string(run::root().join("README.md"))?;
+    let line = readme.lines().find(|line| line.starts_with("cargo install "));
+    let line = line.context("README does not say how to install")?;
+    let dir = tempfile::tempdir()?;
+    let root = dir.path().display().to_string();
+    let line = line.replace("/usr/local", &root);
+    ensure!(line.contains(&root), "README does not install into /usr/local: {line}");
+    let args: Vec<&str> = line.split_whitespace().skip(1).collect();
+    run::cargo(&args, &[])?;
+    let program = dir.path().join("bin/longshore").display().to_string();
+    eprintln!("installed {}", run::output(&program, &["version"])?.trim());
+    Ok(())
 }

@@ -41,8 +41,12 @@ pub struct ClientConfig {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be opened.
-    #[error("cannot read kubeconfig {file}: {}", unreadable(.source))]
-    Unreadable { file: String, source: io::Error },
+    #[error("cannot read kubeconfig {file}: {}", unreadable(.cause))]
+    Unreadable {
+        file: String,
+        /// No source of the error: the message has it in words.
+        cause: io::Error,
+    },
     /// The file makes no sense.
     #[error(
         "kubeconfig {file}: {source}; check the path and the file, or name another with --kubeconfig"
@@ -163,7 +167,7 @@ impl ClientConfig {
 
 /// The client library has one sentence for all ways in which a file cannot be read.
 fn check_readable(file: &Path) -> Result<(), ConfigError> {
-    let failed = |source| ConfigError::Unreadable { file: file.display().to_string(), source };
+    let failed = |cause| ConfigError::Unreadable { file: file.display().to_string(), cause };
     File::open(file).map(drop).map_err(failed)
 }
 

@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::*;
-use longshore_testing::{Need, need, report};
+use longshore_testing::{Need, need, report, without_volumes_of_others};
 use serde_json::Value;
 
 /// In how many places a bit is changed, one at a time.
@@ -366,14 +366,15 @@ fn a_stop_that_leaves_a_device_behind_names_it_and_its_holder() {
     up.apply(&pod("p", "c", "echo up; sleep 1000"));
     up.wait("pod", "p", "ran", |pod| pod["status"]["phase"] == "Running");
     // A foreign mount namespace that copied the mounts, as a container runtime's might.
+    let script = without_volumes_of_others(home.path()) + "exec sleep 1000";
     let mut holder = Command::new("unshare")
-        .args(["-m", "--propagation", "private", "sleep", "1000"])
+        .args(["-m", "--propagation", "private", "sh", "-c", &script])
         .spawn()
         .unwrap();
     let device = loops_below(home.path()).first().cloned().unwrap();
-    let table = format!("/proc/{}/mountinfo", holder.id());
+    let name = format!("/proc/{}/comm", holder.id());
     eventually("the holder has the mounts", || {
-        fs::read_to_string(&table).is_ok_and(|text| text.contains(&device))
+        fs::read_to_string(&name).is_ok_and(|name| name.trim() == "sleep")
     });
     let log = home.path().join("data.log");
     let code = up.stop();

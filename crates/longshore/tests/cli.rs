@@ -294,15 +294,19 @@ fn the_flag_wins_over_the_variable_and_says_so_once() {
 
 #[test]
 fn causes_are_said_once() {
-    let ran = std::process::Command::new(LONGSHORE)
-        .args(["attacher", "--csi-address=/nonexistent/csi.sock"])
-        .env_remove("KUBECONFIG")
-        .env_remove("KUBERNETES_SERVICE_HOST")
-        .output()
-        .expect("runs");
-    let said = String::from_utf8_lossy(&ran.stderr);
-    assert!(said.contains("no cluster is configured"), "{said}");
-    assert_eq!(said.matches("environment variable not found").count(), 1, "{said}");
+    for (kubeconfig, says, cause) in [
+        (None, "no cluster is configured", "environment variable not found"),
+        (Some("/nonexistent/config"), "there is no such file", "o such file"),
+    ] {
+        let mut command = std::process::Command::new(LONGSHORE);
+        command.args(["attacher", "--csi-address=/nonexistent/csi.sock"]);
+        command.args(kubeconfig.map(|file| format!("--kubeconfig={file}")));
+        command.env_remove("KUBECONFIG").env_remove("KUBERNETES_SERVICE_HOST");
+        let ran = command.output().expect("runs");
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert!(said.contains(says), "{said}");
+        assert_eq!(said.matches(cause).count(), 1, "{said}");
+    }
 }
 
 #[test]

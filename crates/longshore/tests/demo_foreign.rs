@@ -1,10 +1,13 @@
-//! `longshore demo --csi-endpoint`: drivers that are not part of the instance, walked through a volume's life.
+//! `longshore demo --csi-endpoint`: drivers that are not part of the instance, walked through a volume's life; and a
+//! demo that is told to stop.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
 
 mod common;
 
-use std::process::{Command, Output};
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
 
 use common::*;
 use longshore_real_kube::tools::{self, Tool};
@@ -134,4 +137,31 @@ fn the_official_example_driver_is_walked() {
     let done = demo(&format!("unix://{}", socket.display()), &[]);
     assert_eq!(done.status.code(), Some(0), "{}", text(&done));
     assert!(text(&done).contains("verdict: ok; "), "{}", text(&done));
+}
+
+/// Also in the middle: the instance that it started stops, and nothing stays.
+#[test]
+fn a_demo_that_is_told_to_stop_leaves_nothing_behind() {
+    if !can_run("demo-stopped") {
+        return;
+    }
+    for step in ["ok   node", "ok   claim", "ok   write"] {
+        let mut demo = Command::new(binary()).arg("demo").stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = BufReader::new(demo.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let home = said.find_map(|line| {
+            let (_, kubeconfig) = line.split_once("kubeconfig=")?;
+            Some(PathBuf::from(kubeconfig.strip_suffix("/data/kubeconfig")?))
+        });
+        let home = home.expect("the demo says where it is");
+        assert!(said.any(|line| line.contains(step)), "the demo never said {step}");
+        let pid = rustix::process::Pid::from_child(&demo);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        let rest: Vec<String> = said.collect();
+        assert_eq!(demo.wait().unwrap().code(), Some(1), "{step}: {rest:#?}");
+        assert!(rest.iter().any(|line| line.contains("stopped by a signal")), "{step}: {rest:#?}");
+        assert!(!home.exists(), "{step}: {rest:#?}");
+        assert_eq!(processes_of(&home), Vec::<u32>::new(), "{step}");
+        assert_eq!(loops_below(&home), Vec::<String>::new(), "{step}");
+        assert_eq!(mounts_below(&home), Vec::<String>::new(), "{step}");
+    }
 }

@@ -11,6 +11,7 @@ use std::{
 
 use common::*;
 use longshore_real_kube::tools::{self, Tool};
+use longshore_testing::without_volumes_of_others;
 use serde_json::Value;
 
 /// Events with this reason about objects of a kind, with their messages.
@@ -97,12 +98,7 @@ struct Pinner(Child);
 
 impl Pinner {
     fn new(dir: &std::path::Path) -> Self {
-        // Volumes of others must not be pinned as well.
-        let script = format!(
-            "awk -v d={} '$1 ~ \"^/dev/loop\" && index($2, d) != 1 {{print $2}}' /proc/self/mounts | \
-             xargs -r -n1 umount -l; exec sleep 1000",
-            dir.display()
-        );
+        let script = without_volumes_of_others(dir) + "exec sleep 1000";
         let mut command = Command::new("unshare");
         command.args(["--mount", "--propagation", "private", "sh", "-c", &script]);
         let child = command.stdin(Stdio::null()).spawn().unwrap();

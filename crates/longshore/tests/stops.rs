@@ -64,6 +64,19 @@ const PROGRAMS: &[(&str, &[Lack])] = &[
         &[Lack::RefusedApi, Lack::SilentApi],
     ),
     (
+        "snapshotter --csi-address={socket} --kubeconfig={api}",
+        &[Lack::RefusedApi, Lack::SilentApi, Lack::Socket, Lack::Ready],
+    ),
+    (
+        "snapshotter --csi-address={socket} --kubeconfig={api} --leader-election",
+        &[Lack::RefusedApi, Lack::SilentApi],
+    ),
+    ("snapshot-controller --kubeconfig={api}", &[Lack::RefusedApi, Lack::SilentApi]),
+    (
+        "snapshot-controller --kubeconfig={api} --leader-election",
+        &[Lack::RefusedApi, Lack::SilentApi],
+    ),
+    (
         "controllers --kubeconfig={api} --controllers=*,scheduler",
         &[Lack::RefusedApi, Lack::SilentApi],
     ),
@@ -92,9 +105,19 @@ const PROGRAMS: &[(&str, &[Lack])] = &[
         "up --data-dir={dir}/data --listen=127.0.0.1:0 --csi-endpoint={socket}",
         &[Lack::Socket, Lack::Ready],
     ),
+    ("demo --csi-endpoint={socket}", &[Lack::Socket, Lack::Ready]),
     ("apply -f {dir}/pod.yaml --kubeconfig={api}", &[Lack::SilentApi]),
-    ("get pods --kubeconfig={api}", &[Lack::SilentApi]),
+    ("get pods --watch --kubeconfig={api}", &[Lack::SilentApi]),
+    ("wait --for=delete pod/a --kubeconfig={api}", &[Lack::SilentApi]),
+    ("delete configmap a --kubeconfig={api}", &[Lack::SilentApi]),
+    ("logs --follow a --kubeconfig={api}", &[Lack::SilentApi]),
+    ("exec a --kubeconfig={api} -- true", &[Lack::SilentApi]),
+    ("attach a --kubeconfig={api}", &[Lack::SilentApi]),
+    ("status --kubeconfig={api}", &[Lack::SilentApi]),
 ];
+
+/// Programs that carry out one request of a user: the signal ends them as it ends any command.
+const REQUESTS: [&str; 8] = ["apply", "get", "wait", "delete", "logs", "exec", "attach", "status"];
 
 #[tokio::test]
 async fn every_program_ends_on_the_first_signal() {
@@ -139,8 +162,11 @@ async fn stop(line: &str, lack: Lack) -> Result<(), String> {
     };
     let took = begin.elapsed();
     println!("{took:?} {code:?} {line}");
-    // A program that waits for a user's request fails; one that serves was told to stop.
-    let want = if line.starts_with("apply") || line.starts_with("get") { None } else { Some(0) };
+    let want = match args[0].as_str() {
+        // What it was to show it has not shown.
+        "demo" => Some(1),
+        name => (!REQUESTS.contains(&name)).then_some(0),
+    };
     if code != want {
         return Err(format!("exit code {code:?} after {took:?}:\n{}", log.borrow().as_str()));
     }

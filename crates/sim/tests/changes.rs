@@ -11,6 +11,14 @@ use std::io::Write as _;
 use longshore_controllers::resize::fault::{Bug, Faults};
 use longshore_sim::{Fault, Plan, Run, Scenario, Tweak, first_seed, long, sweep};
 
+/// Where every kind of fault must strike.
+const POINTS: [&str; 4] = [
+    "csi ControllerExpandVolume",
+    "csi ControllerModifyVolume",
+    "api patch persistentvolumeclaims/status",
+    "api patch persistentvolumes",
+];
+
 fn show(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
@@ -19,15 +27,13 @@ fn show(text: &str) {
 fn claims_that_change_come_to_what_was_asked_for_last() {
     let first = first_seed();
     let count = if long() { 2_500 } else { 120 };
-    let swept = sweep(&Plan::changes(first..first + count, |_| {}));
+    // A few seeds do not strike everywhere.
+    let calm = Run { seed: 4, ..Run::calm(Scenario::Changed) };
+    let seeds = Plan::changes(first..first + count, |_| {});
+    let swept = sweep(&POINTS.iter().fold(seeds, |plan, point| plan.and_at(&calm, point)));
     show(&format!("\nclaims that change, from seed {first}\n{}", swept.tally.table()));
     assert!(swept.failures.is_empty(), "{}", swept.failures_text());
-    for point in [
-        "csi ControllerExpandVolume",
-        "csi ControllerModifyVolume",
-        "api patch persistentvolumeclaims/status",
-        "api patch persistentvolumes",
-    ] {
+    for point in POINTS {
         for fault in Fault::ALL {
             assert!(swept.tally.count(point, fault) > 0, "{fault} never struck {point}");
         }

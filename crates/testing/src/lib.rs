@@ -98,6 +98,17 @@ impl std::io::Write for Captured {
     }
 }
 
+/// Shell text for a new mount namespace: it lets go of the mounts of all loop devices but those below `keep`. A
+/// namespace begins with a copy of every mount there is, and would hold the volumes of other tests while it lives.
+#[must_use]
+pub fn without_volumes_of_others(keep: &Path) -> String {
+    let keep = keep.display();
+    format!(
+        "awk -v keep={keep}/ '$1 ~ \"^/dev/loop\" && $2 != \"/\" && index($2, keep) != 1 && index(keep, $2 \"/\") != 1 \
+         {{print $2}}' /proc/self/mounts | tac | xargs -r -n1 umount -l; "
+    )
+}
+
 /// Polls, for at most `limit`, until `done` holds; false if it never did.
 #[must_use]
 pub fn holds_within(limit: Duration, mut done: impl FnMut() -> bool) -> bool {

@@ -16,6 +16,8 @@ mod request;
 mod tests;
 #[cfg(test)]
 mod tests_of_lives;
+#[cfg(test)]
+mod tests_of_requests;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

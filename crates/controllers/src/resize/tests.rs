@@ -57,6 +57,14 @@ impl World {
         Self { bench, driver, process }
     }
 
+    /// The same with a new process, which reaches the API in its own way.
+    pub(super) async fn through(self, config: Config, way: impl FnOnce(&Api) -> Api) -> Self {
+        let Self { bench, driver, process } = self;
+        process.kill();
+        let process = run_in(bench.process_with(way(&bench.api)), &driver, config).await;
+        Self { bench, driver, process }
+    }
+
     /// A claim of 1Gi with class `a`, bound to a volume of the driver.
     pub(super) async fn claim(&self, name: &str) -> ObjectKey {
         self.claim_of(name, "a").await
@@ -134,7 +142,10 @@ impl World {
 }
 
 pub(super) async fn run(bench: &Bench, driver: &Driver, config: Config) -> Process {
-    let mut process = bench.process();
+    run_in(bench.process(), driver, config).await
+}
+
+async fn run_in(mut process: Process, driver: &Driver, config: Config) -> Process {
     let abilities = Abilities::ask(&driver.client(), config.timeout).await.expect("able");
     let resizer = Resizer::new(&process.context, driver.client(), config, abilities);
     let shutdown = process.shutdown.clone();
@@ -460,38 +471,6 @@ async fn a_class_that_is_taken_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn modify_secrets_and_names() {
-    // case: resizer/38
-    let world = World::start(Config { extra_modify_metadata: true, ..Config::default() }).await;
-    let claim = world.claim("data").await;
-    // case: resizer/47
-    let notes = json!({"metadata": {"annotations": {annotations::MODIFY_SECRET_NAME: "s",
-        annotations::MODIFY_SECRET_NAMESPACE: "default"}}});
-    world.bench.merge::<Volume>(&ObjectKey::cluster("pv-data"), notes).await;
-    world.want(&claim, "b").await;
-    world.bench.pass(Duration::from_secs(5)).await;
-    assert!(world.classes().is_empty(), "the secret is missing");
-    // case: resizer/58
-    world
-        .bench
-        .merge::<Volume>(
-            &ObjectKey::cluster("pv-data"),
-            json!({"metadata":
-        {"annotations": {annotations::MODIFY_SECRET_NAMESPACE: null}}}),
-        )
-        .await;
-    world.until_class(&claim, "b").await;
-    let call = &world.driver.calls_of(MODIFIED)[0].request;
-    for name in [
-        "csi.storage.k8s.io/pvc/name",
-        "csi.storage.k8s.io/pvc/namespace",
-        "csi.storage.k8s.io/pv/name",
-    ] {
-        assert!(call.contains(name), "{call}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn claims_of_one_name_share_no_memory() {
     // case: resizer/72
     let world = World::start(Config::default()).await;
@@ -586,26 +565,40 @@ async fn what_is_remembered_is_forgotten_with_the_claim() {
     assert_eq!(memory.len(), 0);
 }
 
-/// Answers every first patch of a claim's status with a conflict.
-fn conflicting(api: &Api) -> Api {
-    let client = api.client().clone();
-    let seen: Arc<Mutex<HashSet<String>>> = Arc::default();
+/// A refusal: code, reason, message.
+pub(super) type Refused = (u16, &'static str, &'static str);
+
+/// The API with some requests refused before they reach the server.
+pub(super) fn refusing(
+    api: &Api,
+    refuse: impl Fn(&http::Request<Body>) -> Option<Refused> + Send + Sync + 'static,
+) -> Api {
+    let (client, refuse) = (api.client().clone(), Arc::new(refuse));
     let service = tower::service_fn(move |request: http::Request<Body>| {
-        let (client, seen) = (client.clone(), seen.clone());
+        let (client, refused) = (client.clone(), refuse(&request));
         async move {
-            let path = request.uri().path().to_owned();
-            let patches = request.method() == http::Method::PATCH && path.ends_with("/status");
-            if patches && seen.lock().insert(path) {
-                let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
-                    "reason": "Conflict", "code": 409, "message": "the object has been modified"});
-                let body = Body::from(status.to_string().into_bytes());
-                let response = http::Response::builder().status(409).body(body);
-                return Ok(response.expect("a response"));
-            }
-            client.send(request).await
+            let Some((code, reason, message)) = refused else { return client.send(request).await };
+            let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+                "reason": reason, "code": code, "message": message});
+            let body = Body::from(status.to_string().into_bytes());
+            Ok(http::Response::builder().status(code).body(body).expect("a response"))
         }
     });
     Api::new(kube::Client::new(service, "default"))
+}
+
+/// Answers every first patch of a claim's status with a conflict.
+fn conflicting(api: &Api) -> Api {
+    let seen: Mutex<HashSet<String>> = Mutex::default();
+    refusing(api, move |request| {
+        let path = request.uri().path();
+        let patches = request.method() == http::Method::PATCH && path.ends_with("/status");
+        (patches && seen.lock().insert(path.to_owned())).then_some((
+            409,
+            "Conflict",
+            "the object has been modified",
+        ))
+    })
 }
 
 #[tokio::test(start_paused = true)]
@@ -613,14 +606,7 @@ async fn a_conflict_is_neither_a_failure_nor_a_wait() {
     // case: resizer/28
     // case: resizer/68
     let world = World::start(Config::default()).await;
-    let World { bench, driver, process } = world;
-    process.kill();
-    let mut process = bench.process_with(conflicting(&bench.api));
-    let abilities = Abilities::ask(&driver.client(), Duration::from_secs(1)).await.expect("able");
-    let resizer = Resizer::new(&process.context, driver.client(), Config::default(), abilities);
-    let shutdown = process.shutdown.clone();
-    process.spawn(async move { resizer.run(shutdown).await });
-    let world = World { bench, driver, process };
+    let world = world.through(Config::default(), conflicting).await;
     let mut claims = Vec::new();
     for n in 0..200 {
         claims.push(world.claim(&format!("data-{n}")).await);
@@ -716,29 +702,14 @@ async fn a_driver_that_only_modifies_expands_nothing() {
 
 /// Refuses the first `times` patches whose path contains `part` with a server's failure.
 fn failing(api: &Api, part: &'static str, times: usize) -> Api {
-    let client = api.client().clone();
-    let left = Arc::new(Mutex::new(times));
-    let service = tower::service_fn(move |request: http::Request<Body>| {
-        let (client, left) = (client.clone(), left.clone());
-        async move {
-            let hit =
-                request.method() == http::Method::PATCH && request.uri().path().contains(part);
-            let fails = hit && {
-                let mut left = left.lock();
-                *left = left.saturating_sub(1);
-                *left > 0
-            };
-            if fails {
-                let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
-                    "reason": "InternalError", "code": 500, "message": "etcd is away"});
-                let body = Body::from(status.to_string().into_bytes());
-                let response = http::Response::builder().status(500).body(body);
-                return Ok(response.expect("a response"));
-            }
-            client.send(request).await
-        }
-    });
-    Api::new(kube::Client::new(service, "default"))
+    let left = Mutex::new(times);
+    refusing(api, move |request| {
+        let hit = request.method() == http::Method::PATCH && request.uri().path().contains(part);
+        let mut left = left.lock();
+        let fails = hit && *left > 0;
+        *left -= usize::from(fails);
+        fails.then_some((500, "InternalError", "etcd is away"))
+    })
 }
 
 #[tokio::test(start_paused = true)]
@@ -746,14 +717,8 @@ async fn a_change_that_could_not_be_recorded_is_recorded_before_another_one() {
     // case: resizer/46
     // case: resizer/71
     let world = World::start(Config::default()).await;
-    let World { bench, driver, process } = world;
-    process.kill();
-    let mut process = bench.process_with(failing(&bench.api, "/persistentvolumes/", 4));
-    let abilities = Abilities::ask(&driver.client(), Duration::from_secs(1)).await.expect("able");
-    let resizer = Resizer::new(&process.context, driver.client(), Config::default(), abilities);
-    let shutdown = process.shutdown.clone();
-    process.spawn(async move { resizer.run(shutdown).await });
-    let world = World { bench, driver, process };
+    let world =
+        world.through(Config::default(), |api| failing(api, "/persistentvolumes/", 3)).await;
     let claim = world.claim("data").await;
     world.want(&claim, "b").await;
     world.until(&claim, |claim| modify_stage(claim) == ("b", "InProgress")).await;
@@ -844,15 +809,8 @@ async fn the_capability_is_the_volumes() {
 async fn without_recovery_a_conflict_is_no_failure_either() {
     // case: resizer/49
     let world = World::start(Config::default()).await;
-    let World { bench, driver, process } = world;
-    process.kill();
-    let mut process = bench.process_with(conflicting(&bench.api));
-    let abilities = Abilities::ask(&driver.client(), Duration::from_secs(1)).await.expect("able");
     let config = Config { recovers: false, ..Config::default() };
-    let resizer = Resizer::new(&process.context, driver.client(), config, abilities);
-    let shutdown = process.shutdown.clone();
-    process.spawn(async move { resizer.run(shutdown).await });
-    let world = World { bench, driver, process };
+    let world = world.through(config, conflicting).await;
     let claim = world.claim("data").await;
     world.ask(&claim, "2Gi").await;
     let seen = world.until(&claim, |claim| size(claim) == "2Gi").await;

@@ -63,6 +63,18 @@ fn inside(segments: &BTreeMap<String, String>, wanted: &BTreeMap<String, String>
     wanted.iter().all(|(key, value)| segments.get(key) == Some(value))
 }
 
+fn check_secrets(
+    wanted: Option<&BTreeMap<String, String>>,
+    given: &BTreeMap<String, String>,
+) -> Result<(), Status> {
+    match wanted {
+        Some(wanted) if wanted != given => {
+            Err(Status::unauthenticated("the secrets are not the right ones"))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn create_volume(
     state: &mut State,
     config: &Config,
@@ -79,9 +91,7 @@ fn create_volume(
         capability(Some(wanted))?;
     }
     refuse_parameters(config, &request.mutable_parameters)?;
-    if config.create_secrets.as_ref().is_some_and(|wanted| *wanted != request.secrets) {
-        return Err(Status::unauthenticated("the secrets are not the right ones"));
-    }
+    check_secrets(config.create_secrets.as_ref(), &request.secrets)?;
     let topology = config.topology();
     if let Some(volume) = state.volumes.values().find(|volume| volume.name == request.name) {
         if !volume.fits(request) {
@@ -368,6 +378,7 @@ fn modify(
     request: &v1::ControllerModifyVolumeRequest,
 ) -> Result<v1::ControllerModifyVolumeResponse, Status> {
     require(config, Cap::ModifyVolume)?;
+    check_secrets(config.modify_secrets.as_ref(), &request.secrets)?;
     refuse_parameters(config, &request.mutable_parameters)?;
     let volume = state.volume(&request.volume_id)?;
     volume.mutable_parameters.extend(request.mutable_parameters.clone());

@@ -62,6 +62,8 @@ pub struct Config {
     pub volume_context: BTreeMap<String, String>,
     /// The secrets that CreateVolume has to bring, exactly; absent means any.
     pub create_secrets: Option<BTreeMap<String, String>>,
+    /// The same for ControllerModifyVolume.
+    pub modify_secrets: Option<BTreeMap<String, String>>,
     /// Names of mutable parameters that are refused.
     pub refused_parameters: Vec<String>,
     /// How many responses report a new snapshot as not ready.
@@ -123,6 +125,7 @@ impl Config {
             max_volume_size: None,
             max_volumes_per_node: 0,
             create_secrets: None,
+            modify_secrets: None,
             volume_context: BTreeMap::new(),
             refused_parameters: Vec::new(),
             snapshot_polls: 0,

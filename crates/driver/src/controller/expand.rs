@@ -3,7 +3,7 @@
 
 use longshore_csi::v1::{ControllerExpandVolumeRequest, ControllerExpandVolumeResponse};
 
-use longshore_core::words;
+use longshore_core::{model::Quantity, words};
 
 use super::size::Range;
 use crate::access::Access;
@@ -75,7 +75,6 @@ pub(crate) fn grow(pool: &Pool, record: &Record, bytes: u64) -> Result<Record, R
     pool.grow(&record.id, bytes).map_err(|error| match error {
         PoolError::Full { pool, allocatable_bytes, .. } => {
             let has = record.capacity_bytes;
-            let most = (has + allocatable_bytes) >> 20 << 20;
             Refusal::OutOfRange(format!(
                 "volume {} has {} and cannot grow to {}: pool {pool} has {} left. Ask for {} or less, or \
                  make room in the pool",
@@ -83,9 +82,41 @@ pub(crate) fn grow(pool: &Pool, record: &Record, bytes: u64) -> Result<Record, R
                 words::size(has),
                 words::size(bytes),
                 words::room(allocatable_bytes),
-                words::size(most.max(has))
+                most(has, allocatable_bytes)
             ))
         }
         error => error.into(),
     })
+}
+
+/// The size to ask for instead, which fits for certain: as coarse as the room is told, so that the text stays the same
+/// while the room moves a little, unless that would be no growth.
+fn most(has: u64, room: u64) -> String {
+    let most = has + room;
+    let coarse = words::room(most);
+    match coarse.parse::<Quantity>() {
+        Ok(size) if size.bytes().unsigned_abs() > has => coarse,
+        _ => format!("{}Mi", most >> 20),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn size_to_ask_for_fits_and_is_no_less_than_there_is() {
+        const MIB: u64 = 1 << 20;
+        for (has, room, want) in [
+            (16 * MIB, 49_000 * MIB, "47Gi"),
+            (16 * MIB, 48_800 * MIB, "47Gi"),
+            (100 * MIB, 3 * MIB, "103Mi"),
+            (109 * MIB, 0, "109Mi"),
+            (16 * MIB, 32 * MIB + 5, "48Mi"),
+        ] {
+            assert_eq!(most(has, room), want, "{has} and {room}");
+            let bytes = want.parse::<Quantity>().unwrap().bytes().unsigned_abs();
+            assert!(bytes >= has && bytes <= has + room, "{want}");
+        }
+    }
 }

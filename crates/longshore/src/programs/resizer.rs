@@ -66,6 +66,9 @@ impl Program for Config {
         let gates = read_gates(resize::GATES, &feature_gates)?;
         let resizer = resizer.with(&gates, &sidecar.environment)?;
         let mut sidecar = sidecar.config(common, csi, &gates)?;
+        if resizer.node.is_some() && sidecar.election.is_some() {
+            return Err(UsageError::Together(sidecar::no_lease_per_node(Self::NAME)));
+        }
         sidecar.kube.master = master.url();
         let ask_for_attributes_classes = !gates.set_explicitly(resize::ATTRIBUTES_CLASSES.name);
         Ok(Self { sidecar, resizer, ask_for_attributes_classes })
@@ -160,5 +163,7 @@ mod tests {
             let sentence = config(line).expect_err(line);
             assert!(sentence.contains(part), "{line}: {sentence}");
         }
+        let both = config_on("--node-deployment --leader-election", Some("n1")).expect_err("both");
+        assert!(both.contains("every node has a resizer of its own"), "{both}");
     }
 }

@@ -59,10 +59,7 @@ impl Program for Config {
         let snapshotter = snapshotter.with(&gates, &sidecar.environment)?;
         let sidecar = sidecar.config(common, csi, &gates)?;
         if snapshotter.scope.is_some() && sidecar.election.is_some() {
-            return Err(UsageError::AsOfficial(
-                "--leader-election cannot be used together with --node-deployment: every node has a snapshotter of its own"
-                    .into(),
-            ));
+            return Err(UsageError::AsOfficial(sidecar::no_lease_per_node(Self::NAME)));
         }
         Ok(Self { sidecar, snapshotter })
     }

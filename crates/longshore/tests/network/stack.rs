@@ -13,6 +13,7 @@ use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use longshore_cluster::ClientConfig;
+use longshore_testing::without_volumes_of_others;
 use serde_json::json;
 
 use super::common::{binary, class};
@@ -64,10 +65,11 @@ impl Access {
             Self::Apart { others, .. } => with(others),
             Self::Pod { account, port } => {
                 // The place of the files is fixed, so it is one of a mount namespace.
-                let script = "at=/run/secrets/kubernetes.io/serviceaccount
+                let script = without_volumes_of_others(account)
+                    + "at=/run/secrets/kubernetes.io/serviceaccount
                     mount -t tmpfs none /run && mkdir -p $at && mount --bind \"$0\" $at && exec \"$@\"";
                 let mut command = tokio::process::Command::new("unshare");
-                command.args(["--mount", "--", "sh", "-c", script]).arg(account).arg(binary());
+                command.args(["--mount", "--", "sh", "-c", &script]).arg(account).arg(binary());
                 command.env_remove("KUBECONFIG").env("KUBERNETES_SERVICE_HOST", "127.0.0.1");
                 command.env("KUBERNETES_SERVICE_PORT", port.to_string());
                 command

@@ -2,7 +2,7 @@
 
 use longshore_testing::{Need, need};
 
-use super::{common::*, volume::Volume, volume::conditions};
+use super::{common::*, volume::Volume, volume::conditions, witness::Witness};
 
 const MORE_MIB: u64 = 64;
 
@@ -43,14 +43,19 @@ fn grows_under_its_pods(test: &str, args: &[&str], node: Option<&'static str>) {
         volume.find(&up);
         before.push(volume.seen());
     }
+    let online = |volume: &&Volume| volume.fstype != "ext4" || grows_ext4_online();
+    let watched: Vec<Volume> = all.iter().filter(online).cloned().collect();
+    let witness = Witness::start(&up, &watched, MORE_MIB);
     for volume in &all {
         up.grow(&volume.name, &size(volume));
     }
     for (volume, before) in all.iter().zip(before) {
-        if volume.fstype == "ext4" && !grows_ext4_online() {
+        if !online(&volume) {
             grows_at_the_next_start(&up, volume, before);
         } else {
             volume.grows(&up, before, MORE_MIB);
+            let (saw, enough) = (witness.saw(volume), volume.enough(before, MORE_MIB));
+            assert!(saw >= enough, "{} says it too early: {saw} of {enough}", volume.name);
             up.event(&volume.name, &["FileSystemResizeSuccessful"]);
         }
         volume.is_whole(&up);

@@ -5,7 +5,8 @@
 
 use std::{
     collections::BTreeMap,
-    os::unix::process::ExitStatusExt as _,
+    os::unix::{fs::FileExt as _, process::ExitStatusExt as _},
+    path::PathBuf,
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
@@ -221,29 +222,47 @@ impl Cluster {
     fn sizes_agree(&self, claim: &str, bytes: u64) {
         let volume = self.api.bound(claim);
         assert_eq!(volume["spec"]["capacity"]["storage"], *format!("{}Mi", bytes / MIB));
-        let handle = volume["spec"]["csi"]["volumeHandle"].as_str().unwrap();
-        let image = self.home.path().join(format!("pool/{handle}.img"));
-        assert_eq!(image.metadata().unwrap().len(), bytes, "image of {claim}");
-        let all = loops();
-        let (device, _) = all.iter().find(|(_, file)| file.contains(handle)).unwrap();
+        assert_eq!(self.image_of(claim).metadata().unwrap().len(), bytes, "image of {claim}");
+        let device = self.device_of(claim);
         let name = device.trim_start_matches("/dev/");
         let sectors = std::fs::read_to_string(format!("/sys/block/{name}/size")).unwrap();
         assert_eq!(sectors.trim().parse::<u64>().unwrap() * 512, bytes, "device of {claim}");
         if claim == "files" {
-            let pv = volume["metadata"]["name"].as_str().unwrap();
-            let mounts = mounts_below(self.home.path());
-            let point = mounts.iter().find(|at| at.contains(pv) && at.ends_with("/mount")).unwrap();
-            let stat = rustix::fs::statvfs(point.as_str()).unwrap();
+            let stat = rustix::fs::statvfs(self.mount_of(claim)).unwrap();
             let seen = stat.f_blocks * stat.f_frsize;
             assert!(seen > bytes * 75 / 100 && seen <= bytes, "{seen} of {bytes} are seen");
         }
     }
 
-    /// The last number that a pod has printed, which must be on the disk.
+    fn handle_of(&self, claim: &str) -> String {
+        self.api.bound(claim)["spec"]["csi"]["volumeHandle"].as_str().unwrap().to_owned()
+    }
+
+    fn image_of(&self, claim: &str) -> PathBuf {
+        self.home.path().join(format!("pool/{}.img", self.handle_of(claim)))
+    }
+
+    fn device_of(&self, claim: &str) -> String {
+        let handle = self.handle_of(claim);
+        let (device, _) = loops().into_iter().find(|(_, file)| file.contains(&handle)).unwrap();
+        device
+    }
+
+    /// Where the pod's node has it.
+    fn mount_of(&self, claim: &str) -> PathBuf {
+        let volume = self.api.bound(claim);
+        let name = volume["metadata"]["name"].as_str().unwrap();
+        let mounts = mounts_below(self.home.path());
+        let point = mounts.iter().find(|at| at.contains(name) && at.ends_with("/mount")).unwrap();
+        PathBuf::from(point)
+    }
+
+    /// The last number that a pod has printed, which must be on the disk. No API shows logs of this node.
     fn last(&self, pod: &str) -> u64 {
-        let printed = self.api.cli(&["logs", pod]);
-        let printed = String::from_utf8_lossy(&printed.stdout);
-        printed.lines().last().and_then(|line| line.parse().ok()).unwrap_or(0)
+        let uid = self.api.json("pod", pod)["metadata"]["uid"].as_str().unwrap().to_owned();
+        let log = self.home.path().join(format!("n/pods/{uid}/logs/main.log"));
+        let log = std::fs::read_to_string(log).unwrap();
+        log.lines().last().and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0)
     }
 }
 
@@ -285,11 +304,14 @@ fn growth_under_writers_outlives_kills_at_every_point() {
     // What was printed is there, without a gap.
     let (files, raw) = (cluster.last("files"), cluster.last("raw"));
     assert!(files > 100 && raw > 50, "{files} and {raw}: the pods hardly wrote");
-    let numbers = cluster.api.run_in("files", "cat /data/numbers");
+    let numbers = std::fs::read_to_string(cluster.mount_of("files").join("numbers")).unwrap();
     let numbers: Vec<u64> = numbers.lines().map(|line| line.parse().unwrap()).collect();
     assert!(numbers.len() as u64 >= files && numbers.iter().zip(1..).all(|(a, b)| *a == b));
-    let script = format!("dd if=/dev/raw bs=8 skip=1 count={raw} 2>/dev/null");
-    let numbers = cluster.api.run_in("raw", &script);
+    let mut numbers = vec![0; 8 * usize::try_from(raw).unwrap()];
+    let device = std::fs::File::open(cluster.device_of("raw")).unwrap();
+    device.read_exact_at(&mut numbers, 8).unwrap();
+    drop(device);
+    let numbers = String::from_utf8_lossy(&numbers);
     let wanted: String = (1..=raw).map(|number| format!("{number:08}")).collect();
     assert_eq!(numbers, wanted, "a number is lost");
     println!("{rounds} rounds; {files} and {raw} numbers, none lost");
@@ -299,9 +321,7 @@ fn growth_under_writers_outlives_kills_at_every_point() {
     }
     let home = cluster.home.path().to_owned();
     cluster.until("all is unmounted", |_| loops_below(&home).is_empty());
-    let volume = cluster.api.bound("files");
-    let handle = volume["spec"]["csi"]["volumeHandle"].as_str().unwrap();
-    let image = home.join(format!("pool/{handle}.img")).display().to_string();
+    let image = cluster.image_of("files").display().to_string();
     let checked = Command::new("xfs_repair").args(["-n", &image]).output().unwrap();
     assert!(checked.status.success(), "{}", text(&checked));
 }

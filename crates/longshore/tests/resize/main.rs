@@ -8,8 +8,10 @@ mod classes;
 mod common;
 mod grow;
 mod killed;
+mod per_node;
 mod refused;
 mod volume;
+mod witness;
 
 use common::*;
 

@@ -1,6 +1,6 @@
 //! One claim with a pod that writes to it, and the kernel's view of its volume.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use longshore_files::mounts::{Mount, MountTable};
 use serde_json::Value;
@@ -94,14 +94,19 @@ impl Volume {
 
     /// Learns where the node has it.
     pub fn find(&mut self, up: &Instance) {
+        self.find_below(up, &up.data_dir);
+    }
+
+    /// The same, of nodes with their pools below a directory.
+    pub fn find_below(&mut self, up: &Instance, dir: &Path) {
         let volume = up.bound(&self.name);
         let handle = volume["spec"]["csi"]["volumeHandle"].as_str().unwrap().to_owned();
-        let images = images_below(&up.data_dir);
+        let images = images_below(dir);
         let of_it = |image: &PathBuf| image.display().to_string().contains(&handle);
         self.image = Some(images.into_iter().find(of_it).unwrap());
         let pv = volume["metadata"]["name"].as_str().unwrap();
         let of_it = |point: &String| point.contains(pv) && point.ends_with("/mount");
-        self.path = mounts_below(&up.data_dir).into_iter().find(of_it).map(PathBuf::from);
+        self.path = mounts_below(dir).into_iter().find(of_it).map(PathBuf::from);
         assert!(self.is_raw() || self.path.is_some(), "{pv} is not mounted");
     }
 

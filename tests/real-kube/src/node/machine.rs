@@ -99,7 +99,8 @@ impl Machine {
         let mut command = Command::new("unshare");
         command.env("PATH", packages::search_path());
         command.args(["--mount", "--pid", "--net", "--fork", "--kill-child", "--mount-proc"]);
-        command.args(["sh", "-c", SCRIPT, "longshore-node"]).arg(dir).arg(name);
+        let script = longshore_testing::without_volumes_of_others(dir) + SCRIPT;
+        command.args(["sh", "-c", &script, "longshore-node"]).arg(dir).arg(name);
         let record =
             Record { processes: Vec::new(), cgroup: name.to_owned(), link: None, namespace: None };
         record.save(dir)?;

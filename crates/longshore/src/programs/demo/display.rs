@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::bail;
 use longshore_core::words;
+use tokio_util::sync::CancellationToken;
 
 use super::calls::Calls;
 
@@ -12,6 +14,8 @@ pub(super) struct Display {
     steps: Vec<Step>,
     /// The calls of a foreign driver, and how many of them were shown.
     calls: Option<(Calls, usize)>,
+    /// Ends the step that runs.
+    stop: CancellationToken,
 }
 
 struct Step {
@@ -21,8 +25,8 @@ struct Step {
 }
 
 impl Display {
-    pub(super) fn new() -> Self {
-        Self { began: Instant::now(), steps: Vec::new(), calls: None }
+    pub(super) fn new(stop: &CancellationToken) -> Self {
+        Self { began: Instant::now(), steps: Vec::new(), calls: None, stop: stop.clone() }
     }
 
     /// A heading.
@@ -57,8 +61,23 @@ impl Display {
         *shown = calls.count();
     }
 
-    /// Runs one step and prints it with what it found and how long it took.
+    /// Runs one step, unless a signal ends it, and prints it with what it found and how long it took.
     pub(super) async fn step<T, F>(&mut self, name: &'static str, work: F) -> anyhow::Result<T>
+    where
+        F: Future<Output = anyhow::Result<(T, String)>>,
+    {
+        let stop = self.stop.clone();
+        let stopped = || bail!("stopped by a signal");
+        let work = async { stop.run_until_cancelled(work).await.unwrap_or_else(stopped) };
+        self.step_to_its_end(name, work).await
+    }
+
+    /// The same for a step that cleans up: no signal ends it.
+    pub(super) async fn step_to_its_end<T, F>(
+        &mut self,
+        name: &'static str,
+        work: F,
+    ) -> anyhow::Result<T>
     where
         F: Future<Output = anyhow::Result<(T, String)>>,
     {

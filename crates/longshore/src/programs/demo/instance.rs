@@ -30,18 +30,25 @@ impl Instance {
     pub(super) async fn start(home: &Path, more: &[&str], display: &mut Display) -> Result<Self> {
         let data_dir = home.join("data");
         let log = home.join("longshore.log");
+        let mut child = spawn(&data_dir, &log, more)?;
         let work = async {
-            let (child, kubeconfig) = spawn(&data_dir, &log, more).await?;
+            let kubeconfig = ready(&mut child, &log).await?;
             let config = longshore_cluster::config::ClientConfig {
                 kubeconfig: Some(kubeconfig.clone()),
                 ..Default::default()
             };
             let api = Api::new(config.client().await?);
             let text = format!("the API answers; kubeconfig={}", kubeconfig.display());
-            Ok(((child, api), text))
+            Ok((api, text))
         };
-        let (child, api) = display.step("start", work).await?;
-        Ok(Self { child, data_dir, api })
+        match display.step("start", work).await {
+            Ok(api) => Ok(Self { child, data_dir, api }),
+            Err(error) => {
+                // Nobody has used it, so nothing is lost; its directory goes next.
+                child.kill().await.context("cannot end the instance")?;
+                Err(error)
+            }
+        }
     }
 
     /// Asks the child to stop, waits, and looks for what it left behind.
@@ -64,23 +71,29 @@ impl Instance {
             }
             Ok(((), "stopped; no mount, no loop device, no process left".to_owned()))
         };
-        display.step("stop", work).await
+        display.step_to_its_end("stop", work).await
     }
 }
 
-async fn spawn(data_dir: &Path, log: &Path, more: &[&str]) -> Result<(Child, PathBuf)> {
+fn spawn(data_dir: &Path, log: &Path, more: &[&str]) -> Result<Child> {
     let exe = std::env::current_exe().context("cannot find this program")?;
     let log_file = std::fs::File::create(log).context("cannot make the demo's log file")?;
-    let mut child = Command::new(exe)
+    Command::new(exe)
         .args(["up", "--listen", "127.0.0.1:0", "--data-dir"])
         .arg(data_dir)
         .args(more)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log_file)
+        // A terminal's Ctrl-C is for the demo, which then stops it.
+        .process_group(0)
         .kill_on_drop(true)
         .spawn()
-        .context("cannot start `longshore up`")?;
+        .context("cannot start `longshore up`")
+}
+
+/// Waits until the child serves; where its kubeconfig is.
+async fn ready(child: &mut Child, log: &Path) -> Result<PathBuf> {
     let stdout = child.stdout.take().context("the instance has no output")?;
     let mut lines = BufReader::new(stdout).lines();
     let line = tokio::time::timeout(PATIENCE, lines.next_line())
@@ -88,7 +101,7 @@ async fn spawn(data_dir: &Path, log: &Path, more: &[&str]) -> Result<(Child, Pat
         .context("`longshore up` did not get ready in time")?
         .context("cannot read from `longshore up`")?;
     match line.as_deref().and_then(|line| line.strip_prefix("ready kubeconfig=")) {
-        Some(path) => Ok((child, PathBuf::from(path))),
+        Some(path) => Ok(PathBuf::from(path)),
         None => {
             let text = std::fs::read_to_string(log).unwrap_or_default();
             let tail: Vec<&str> = text.lines().rev().take(5).collect();

@@ -13,6 +13,7 @@ mod life;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
+use longshore_cluster::shutdown;
 use longshore_core::model::Quantity;
 
 use display::Display;
@@ -84,26 +85,27 @@ impl Program for Config {
 
     async fn run(self) -> anyhow::Result<()> {
         root::require("demo")?;
+        let stop = shutdown::on_signals().context("cannot listen for signals")?;
+        let mut display = Display::new(&stop);
         match self.foreign {
-            Some(foreign) => run_foreign(foreign).await,
-            None => run().await,
+            Some(foreign) => run_foreign(foreign, &mut display).await?,
+            None => run(&mut display).await?,
         }
+        display.timeline();
+        Ok(())
     }
 }
 
 /// Walks a driver that is not ours. It succeeds when every step that the driver can do has worked.
-async fn run_foreign(foreign: Foreign) -> Result<()> {
-    let mut display = Display::new();
+async fn run_foreign(foreign: Foreign, display: &mut Display) -> Result<()> {
     let socket = std::path::absolute(&foreign.socket)?;
     display.title(&format!(
         "longshore demo: the driver on {} and one volume's life",
         socket.display()
     ));
     let home = home()?;
-    Foreign { socket, ..foreign }.run(home.path(), &mut display).await?;
-    home.close().context("cannot remove the demo's temporary directory")?;
-    display.timeline();
-    Ok(())
+    Foreign { socket, ..foreign }.run(home.path(), display).await?;
+    home.close().context("cannot remove the demo's temporary directory")
 }
 
 fn home() -> Result<tempfile::TempDir> {
@@ -114,17 +116,15 @@ fn home() -> Result<tempfile::TempDir> {
 }
 
 /// Runs the demo. It succeeds only when every step worked and nothing was left behind.
-async fn run() -> Result<()> {
-    let mut display = Display::new();
+async fn run(display: &mut Display) -> Result<()> {
     display.title("longshore demo: one volume's whole life on this machine");
     let home = home()?;
-    let instance = Instance::start(home.path(), &[], &mut display).await?;
-    let walked = life::walk(&instance, &mut display).await;
-    let stopped = instance.stop(&mut display).await;
+    let instance = Instance::start(home.path(), &[], display).await?;
+    let walked = life::walk(&instance, display).await;
+    let stopped = instance.stop(display).await;
     walked.context("the demo did not get through")?;
     stopped?;
     home.close().context("cannot remove the demo's temporary directory")?;
     display.note("not in this version yet, so not shown: snapshot, restore into a new claim");
-    display.timeline();
     Ok(())
 }

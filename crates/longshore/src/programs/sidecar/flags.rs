@@ -55,6 +55,13 @@ pub(crate) fn read_gates(own: &[Gate], given: &[String]) -> Result<Gates, UsageE
     Gates::read(&[own, GATES].concat(), given)
 }
 
+/// Why a program that serves one node takes no lease: all of them would share it, and only one would work.
+pub(crate) fn no_lease_per_node(program: &str) -> String {
+    format!(
+        "--leader-election cannot be used together with --node-deployment: every node has a {program} of its own"
+    )
+}
+
 impl SidecarFlags {
     /// Checks the flags against each other.
     ///

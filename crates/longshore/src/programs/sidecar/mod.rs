@@ -26,7 +26,9 @@ use longshore_csi::{
 };
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::flags::{Config, GATES, RELEASE_ON_EXIT, SidecarFlags, read_gates};
+pub(crate) use self::flags::{
+    Config, GATES, RELEASE_ON_EXIT, SidecarFlags, no_lease_per_node, read_gates,
+};
 use crate::flags::{Diagnostics, Election, KubeAccess, Throttle, log_other_kubeconfig};
 use crate::process::unless_stopped;
 
