@@ -124,7 +124,6 @@ async fn run() -> Result<()> {
     walked.context("the demo did not get through")?;
     stopped?;
     home.close().context("cannot remove the demo's temporary directory")?;
-    display.note("not in this version yet, so not shown: snapshot, restore into a new claim");
     display.timeline();
     Ok(())
 }
