@@ -242,7 +242,7 @@ fn full() -> Result<()> {
     bench::bench(&["provision".to_owned()])?;
     bench::bench(&["api".to_owned()])?;
     bench::bench(&["bind".to_owned()])?;
-    for name in ["driver", "burst", "attach", "node", "exec", "resize"] {
+    for name in ["driver", "burst", "attach", "node", "exec", "resize", "snapshots"] {
         bench::bench(&[name.to_owned()])?;
     }
     before.compare()

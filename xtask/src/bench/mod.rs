@@ -7,6 +7,7 @@
 //! `cargo xtask bench exec`: a command in a pod of the embedded mode, see [`exec`].
 //! `cargo xtask bench node`: pods with new claims in the embedded mode, see [`node`].
 //! `cargo xtask bench resize`: the resizers, see [`resize`].
+//! `cargo xtask bench snapshots`: many snapshots at once, see [`snapshots`].
 
 mod api;
 mod attach;
@@ -25,6 +26,7 @@ mod process;
 mod report;
 mod resize;
 mod seen;
+mod snapshots;
 
 use std::{
     path::{Path, PathBuf},
@@ -77,6 +79,7 @@ pub fn bench(args: &[String]) -> Result<()> {
         Some((name, rest)) if name == "exec" => exec::bench(rest),
         Some((name, rest)) if name == "node" => node::bench(rest),
         Some((name, rest)) if name == "resize" => resize::bench(rest),
+        Some((name, rest)) if name == "snapshots" => snapshots::bench(rest),
         _ => bail!(
             "say `bench provision [--claims N] [--rounds R] [--only NAME,NAME] [--json FILE]`, \
              `bench api [--seconds S] [--rounds R] [--objects N] [--json FILE]`, \
@@ -85,7 +88,8 @@ pub fn bench(args: &[String]) -> Result<()> {
              `bench burst [--claims N,N] [--rounds R] [--dir DIR] [--json FILE]`, \
              `bench driver [--rounds R]`, `bench exec [--times N] [--json FILE]`, \
              `bench node [--pods N] [--together N] [--only ours] [--json FILE]`, \
-             or `bench resize [--claims N] [--rounds R] [--json FILE]`"
+             `bench resize [--claims N] [--rounds R] [--json FILE]`, \
+             or `bench snapshots [--only PART,PART] [--claims N] [--many N] [--existing N] [--rounds R] [--dir DIR] [--json FILE]`"
         ),
     }
 }
