@@ -185,7 +185,8 @@ fn many_groups_of_many_pods() {
     if !can_run("snapshots-stress") {
         return;
     }
-    let many = if std::env::var_os("LONGSHORE_LONG").is_some() { 10 } else { 3 };
+    let long = std::env::var("LONGSHORE_LONG").is_ok_and(|value| value == "1");
+    let many = if long { 10 } else { 3 };
     let home = Home::new("snapshots-stress");
     let up = Instance::up(&home, "data");
     up.apply(GROUP_CLASS);

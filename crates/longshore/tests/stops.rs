@@ -64,6 +64,19 @@ const PROGRAMS: &[(&str, &[Lack])] = &[
         &[Lack::RefusedApi, Lack::SilentApi],
     ),
     (
+        "snapshotter --csi-address={socket} --kubeconfig={api}",
+        &[Lack::RefusedApi, Lack::SilentApi, Lack::Socket, Lack::Ready],
+    ),
+    (
+        "snapshotter --csi-address={socket} --kubeconfig={api} --leader-election",
+        &[Lack::RefusedApi, Lack::SilentApi],
+    ),
+    ("snapshot-controller --kubeconfig={api}", &[Lack::RefusedApi, Lack::SilentApi]),
+    (
+        "snapshot-controller --kubeconfig={api} --leader-election",
+        &[Lack::RefusedApi, Lack::SilentApi],
+    ),
+    (
         "controllers --kubeconfig={api} --controllers=*,scheduler",
         &[Lack::RefusedApi, Lack::SilentApi],
     ),
