@@ -10,7 +10,7 @@ use longshore_core::{
     model::{
         ObjectKey,
         keys::finalizers,
-        kinds::{VolumeSnapshotClass, VolumeSnapshotContent},
+        kinds::{Meta, VolumeSnapshotClass, VolumeSnapshotContent},
     },
     snapshot::{
         sidecar::{self, Next},
@@ -184,7 +184,15 @@ impl Sidecar {
                 tracing::warn!(content = content.metadata.name, %error, "the failure is not in the status yet");
             }
         }
-        Outcome::retry(error)
+        self.again(&content.metadata, error)
+    }
+
+    /// When a failed call is made again.
+    pub(super) fn again(&self, meta: &Meta, error: SnapshotterError) -> Outcome {
+        match self.verdicts.begins_anew(&meta.uid) {
+            true => Outcome::After(self.config.retry_interval_start),
+            false => Outcome::retry(error),
+        }
     }
 
     async fn release(&self, content: &VolumeSnapshotContent) -> Result<Progress, SnapshotterError> {

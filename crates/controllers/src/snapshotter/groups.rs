@@ -177,7 +177,7 @@ impl Groups {
                 tracing::warn!(content = content.metadata.name, %error, "the failure is not in the status yet");
             }
         }
-        Outcome::retry(error)
+        self.sidecar.again(&content.metadata, error)
     }
 
     async fn create(

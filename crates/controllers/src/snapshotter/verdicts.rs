@@ -9,9 +9,17 @@ use std::collections::HashMap;
 use longshore_core::provision::{RefusalView, refusal_is_conclusive};
 use parking_lot::Mutex;
 
-/// By the uid of a content without a verdict: refusals in a row since.
+/// By the uid of a content without a verdict.
 #[derive(Default)]
-pub(super) struct Verdicts(Mutex<HashMap<String, u32>>);
+pub(super) struct Verdicts(Mutex<HashMap<String, Doubt>>);
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Doubt {
+    /// Refusals in a row since.
+    refusals: u32,
+    /// A row of refusals ended without a verdict: the next one begins, with short pauses.
+    begins_anew: bool,
+}
 
 impl Verdicts {
     /// A call is about to be made. One that is noted was made before, perhaps by an earlier process.
@@ -23,15 +31,24 @@ impl Verdicts {
 
     /// No answer came, or none that says what became of the call.
     pub(super) fn none(&self, uid: &str) {
-        self.0.lock().insert(uid.to_owned(), 0);
+        let mut open = self.0.lock();
+        let doubt = open.entry(uid.to_owned()).or_default();
+        *doubt = Doubt { refusals: 0, begins_anew: doubt.refusals > 0 };
+    }
+
+    /// Whether a row of refusals was cut short; says so once. Its pauses have grown long by then, and ten more of
+    /// them would take an hour.
+    pub(super) fn begins_anew(&self, uid: &str) -> bool {
+        let mut open = self.0.lock();
+        open.get_mut(uid).is_some_and(|doubt| std::mem::take(&mut doubt.begins_anew))
     }
 
     /// The driver refused. Whether that proves that it has nothing; then what was known is forgotten.
     pub(super) fn refused(&self, uid: &str, guarded: bool, is_wanted: bool) -> bool {
         let mut open = self.0.lock();
-        let refusals = open.get_mut(uid).map(|refusals| {
-            *refusals += 1;
-            *refusals
+        let refusals = open.get_mut(uid).map(|doubt| {
+            doubt.refusals += 1;
+            doubt.refusals
         });
         let conclusive = refusal_is_conclusive(RefusalView {
             guarded,
@@ -73,6 +90,7 @@ mod tests {
             lost(&verdicts);
             verdicts.refused("a", true, true);
             verdicts.none("a");
+            assert_eq!([(); 2].map(|()| verdicts.begins_anew("a")), [true, false]);
             assert!(!verdicts.refused("a", true, true), "counted anew");
             verdicts.known("a");
             assert!(verdicts.refused("a", true, true));
