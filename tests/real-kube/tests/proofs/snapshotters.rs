@@ -281,6 +281,11 @@ fn swap(world: &mut World, role: Role, first: Side, marks: &mut Option<Value>) {
     world.run(beside, first, on);
     world.run(role, first, on);
     let who = format!("{role:?}: {first:?} then {second:?}");
+    // Both are at work: a sidecar that does not reach its driver at the start ends.
+    world.snapshot("warm");
+    world.wait(&format!("{who}: both work"), || world.ready("volumesnapshot", "warm"));
+    world.delete("volumesnapshot", "warm");
+    world.nothing_is_left();
 
     // Being created: the driver was asked and does not answer.
     world.signal("-STOP");
@@ -289,8 +294,8 @@ fn swap(world: &mut World, role: Role, first: Side, marks: &mut Option<Value>) {
         world.being_created("volumesnapshotcontents")
     });
     world.kill(role);
-    world.run(role, second, on);
     world.signal("-CONT");
+    world.run(role, second, on);
     world.wait(&format!("{who}: the snapshot is ready"), || {
         world.ready("volumesnapshot", "created")
     });
@@ -321,8 +326,8 @@ fn swap(world: &mut World, role: Role, first: Side, marks: &mut Option<Value>) {
         all.iter().any(|content| content["metadata"]["deletionTimestamp"].is_string())
     });
     world.kill(role);
-    world.run(role, second, on);
     world.signal("-CONT");
+    world.run(role, second, on);
     world.wait(&format!("{who}: one is left"), || world.list("volumesnapshots").len() == 1);
     world.delete("volumesnapshot", "unready");
     world.nothing_is_left();
@@ -334,8 +339,8 @@ fn swap(world: &mut World, role: Role, first: Side, marks: &mut Option<Value>) {
         world.being_created("volumegroupsnapshotcontents")
     });
     world.kill(role);
-    world.run(role, first, on);
     world.signal("-CONT");
+    world.run(role, first, on);
     world.wait(&format!("{who}: the group is ready"), || {
         let members = world.list("volumesnapshots");
         world.ready("volumegroupsnapshot", "group")
