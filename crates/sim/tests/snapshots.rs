@@ -42,31 +42,37 @@ fn a_fault_at_every_call_of_a_snapshot() {
 /// Tests the simulator itself: each of these snapshotters must be caught, and for what it does.
 #[test]
 fn a_planted_defect_is_found() {
+    const SINGLE: &str = "csi CreateSnapshot";
+    const GROUP: &str = "csi CreateVolumeGroupSnapshot";
     let defects: [(&str, &str, Tweak); 4] = [
-        ("forgets calls without a verdict", "in the driver", |all| {
+        ("forgets calls without a verdict", SINGLE, |all| {
             all.snapshotter.planted = Some(Planted::ForgetsCalls);
         }),
-        ("forgets calls for groups without a verdict", "in the driver", |all| {
+        ("forgets calls for groups without a verdict", GROUP, |all| {
             all.snapshotter.planted = Some(Planted::ForgetsGroups);
         }),
-        ("takes a new name for every attempt", "in the driver", |all| {
+        ("takes a new name for every attempt", SINGLE, |all| {
             all.snapshotter.planted = Some(Planted::NewNames);
         }),
-        ("lets contents go without a word to the driver", "in the driver", |all| {
+        ("lets contents go without a word to the driver", SINGLE, |all| {
             all.snapshotter.planted = Some(Planted::ReleasesEarly);
         }),
     ];
-    for (title, sign, tweak) in defects {
-        let found = (0..1500).find_map(|seed| caught(seed, sign, tweak));
+    for (title, point, tweak) in defects {
+        let found = (0..40).find_map(|seed| caught(seed, point, tweak));
         let found = found.unwrap_or_else(|| panic!("a snapshotter that {title} is not caught"));
         let found = &found[..found.len().min(300)];
         show(&format!("planted: a snapshotter that {title}\n  caught: {found}\n"));
     }
 }
 
-/// The line that says what the defect did in this run, which passes without it.
-fn caught(seed: u64, sign: &str, tweak: Tweak) -> Option<String> {
-    let text = sweep(&Plan::snapshots(seed..=seed, tweak)).failures_text();
-    let found = text.lines().find(|line| line.contains(sign))?.to_owned();
-    sweep(&Plan::snapshots(seed..=seed, |_| {})).failures.is_empty().then_some(found)
+/// The line that says what the defect left behind when this call went wrong and the user gave up; without the defect
+/// nothing is left.
+fn caught(seed: u64, point: &str, tweak: Tweak) -> Option<String> {
+    let calm = Run { seed, gives_up: true, ..Run::calm(Scenario::Snapshots) };
+    let plan = Plan::default().and_at(&calm, point);
+    let tweaked = |run: Run| Run { tweak, ..run };
+    let text = sweep(&plan.clone().map(tweaked)).failures_text();
+    let found = text.lines().find(|line| line.contains("in the driver"))?.to_owned();
+    sweep(&plan).failures.is_empty().then_some(found)
 }

@@ -68,8 +68,7 @@ fn memory(pair: Pair) -> Result<[f64; 2]> {
 
 /// Snapshots with their contents, as both programs leave them.
 fn fill(server: &Server, count: usize) -> Result<()> {
-    send_all(server, &numbered("old", count), |connection, name| old_one(connection, name))
-        .map(drop)
+    send_all(server, &numbered("old", count), old_one).map(drop)
 }
 
 fn old_one(connection: &mut Connection, name: &str) -> Result<()> {
