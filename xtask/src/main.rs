@@ -256,7 +256,7 @@ fn full() -> Result<()> {
     bench::bench(&["provision".to_owned()])?;
     bench::bench(&["api".to_owned()])?;
     bench::bench(&["bind".to_owned()])?;
-    for name in ["driver", "burst", "attach", "node", "exec", "resize", "scale"] {
+    for name in ["driver", "burst", "attach", "node", "exec", "resize", "scale", "snapshots"] {
         bench::bench(&[name.to_owned()])?;
     }
     before.compare()

@@ -138,6 +138,68 @@ async fn a_group_content_keeps_its_owner() {
     }
 }
 
+/// Members as a client of this version writes them, and their field.
+fn members(version: &str) -> (&'static str, Value) {
+    match version {
+        "v1beta1" => (
+            "volumeSnapshotHandlePairList",
+            json!([{"volumeHandle": "a", "snapshotHandle": "s-a"}, {"volumeHandle": "b", "snapshotHandle": "s-b"}]),
+        ),
+        _ => (
+            "volumeSnapshotInfoList",
+            json!([
+                {"volumeHandle": "a", "snapshotHandle": "s-a", "creationTime": 7, "readyToUse": true, "restoreSize": 9},
+                {"volumeHandle": "b", "snapshotHandle": "s-b", "creationTime": 8, "readyToUse": false, "restoreSize": 5},
+            ]),
+        ),
+    }
+}
+
+/// case: snapshotter/61, snapshotter/65
+#[tokio::test]
+async fn members_of_a_group_are_the_same_in_every_version() {
+    const VERSIONS: [&str; 3] = ["v1", "v1beta2", "v1beta1"];
+    let server = ApiServer::open(Config::memory()).await.unwrap();
+    let of = |version: &str| api(&server, GROUP, version, "VolumeGroupSnapshotContent");
+    let spec = json!({"spec": {"driver": "d", "deletionPolicy": "Retain",
+        "source": {"volumeHandles": ["a", "b"]},
+        "volumeGroupSnapshotRef": {"name": "g", "namespace": "default"}}});
+    for written in VERSIONS {
+        create(&of(written), written, spec.clone()).await.unwrap();
+        let (field, list) = members(written);
+        let status = json!({"status": {"readyToUse": true, field: list}});
+        let params = PatchParams::default();
+        of(written).patch_status(written, &params, &Patch::Merge(status)).await.unwrap();
+        for read in VERSIONS {
+            // Another client of that version changes something else meanwhile.
+            let labels = json!({"metadata": {"labels": {read: "seen"}}});
+            patch(&of(read), written, labels).await.unwrap();
+            let found = of(read).get(written).await.unwrap();
+            let (field, mut want) = members(read);
+            if written == "v1beta1" {
+                want = members(written).1;
+            }
+            assert_eq!(found.data["status"][field], want, "{written} read as {read}");
+            let fields = found.data["status"].as_object().unwrap().len();
+            assert_eq!(fields, 2, "{written} read as {read}: {}", found.data);
+            let listed = of(read).list(&kube::api::ListParams::default()).await.unwrap();
+            let same = listed.items.iter().find(|one| one.metadata.name == found.metadata.name);
+            assert_eq!(same.unwrap().data, found.data, "{written} listed as {read}");
+        }
+        let back = of(written).get(written).await.unwrap();
+        assert_eq!(back.data["status"][field], members(written).1, "{written} there and back");
+    }
+    // A client of v1beta1 that writes what it read loses nothing of what it was not shown.
+    let old = of("v1beta1");
+    let read = old.get("v1").await.unwrap();
+    old.replace("v1", &PostParams::default(), &read).await.unwrap();
+    old.replace_status("v1", &PostParams::default(), &old.get("v1").await.unwrap()).await.unwrap();
+    let found = of("v1").get("v1").await.unwrap();
+    assert_eq!(found.data["status"]["volumeSnapshotInfoList"], members("v1").1);
+    assert!(found.metadata.annotations.unwrap_or_default().is_empty());
+    of("v1alpha1").get("v1").await.expect_err("no such version");
+}
+
 async fn note(server: &ApiServer, name: &str) -> (i64, String) {
     let definitions: Api<CustomResourceDefinition> = Api::all(server.client());
     let found = definitions.get(name).await.unwrap().metadata;

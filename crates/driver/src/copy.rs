@@ -68,16 +68,27 @@ fn share(from: &File, to: &File) -> Result<bool, CopyError> {
     }
 }
 
-fn copy_data(from: &File, to: &File, until: Option<Instant>) -> Result<(), CopyError> {
-    let (mut at, mut copied_bytes) = (0, 0);
-    loop {
-        at = match rustix::fs::seek(from, SeekFrom::Data(at)) {
+/// Where a file holds data, part by part: each from its first byte to the one behind its last.
+pub(crate) fn data_of(file: &File) -> impl Iterator<Item = Result<(u64, u64), CopyError>> + '_ {
+    let mut next = Some(0);
+    std::iter::from_fn(move || {
+        let at = next.take()?;
+        let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
             Ok(start) => start,
-            Err(Errno::NXIO) => return Ok(()),
-            Err(error) => return Err(fail("find data in the image")(error.into())),
+            Err(Errno::NXIO) => return None,
+            Err(error) => return Some(Err(fail("find data in the image")(error.into()))),
         };
-        let end = rustix::fs::seek(from, SeekFrom::Hole(at));
-        let end = end.map_err(|e| fail("find a hole in the image")(e.into()))?;
+        let end = rustix::fs::seek(file, SeekFrom::Hole(start));
+        next = end.ok();
+        let end = end.map_err(|error| fail("find a hole in the image")(error.into()));
+        Some(end.map(|end| (start, end)))
+    })
+}
+
+fn copy_data(from: &File, to: &File, until: Option<Instant>) -> Result<(), CopyError> {
+    let mut copied_bytes = 0;
+    for range in data_of(from) {
+        let (mut at, end) = range?;
         while at < end {
             if until.is_some_and(|until| Instant::now() >= until) {
                 return Err(CopyError::TooSlow { copied_bytes });
@@ -91,6 +102,7 @@ fn copy_data(from: &File, to: &File, until: Option<Instant>) -> Result<(), CopyE
             copied_bytes += done;
         }
     }
+    Ok(())
 }
 
 fn copy_chunk(from: &File, to: &File, at: u64, most: usize) -> io::Result<u64> {

@@ -138,6 +138,12 @@ impl SnapshotId {
     pub fn in_group(group: &GroupId, source: &VolumeId) -> Self {
         Self::of(&["member", group.as_str(), source.as_str()])
     }
+
+    /// The id that an exported snapshot has in the pool that it is imported into under this name.
+    #[must_use]
+    pub fn imported(name: &str, exported: &Self, cut: jiff::Timestamp) -> Self {
+        Self::of(&["imported", name, exported.as_str(), &cut.as_nanosecond().to_string()])
+    }
 }
 
 impl GroupId {

@@ -11,6 +11,7 @@
 //! * `copy` and [`freeze`]: a copy of an image, and a filesystem frozen meanwhile;
 //!   `quiesce`: the same for a controller in another process of the machine.
 //! * `controller`, `snapshot` and `node`: the rules of each call, blocking and free of locks.
+//! * [`transfer`]: a snapshot as a file, out of a pool and into another.
 //! * `service`: the CSI services around them, with one lock for each volume.
 //!
 //! ```no_run
@@ -46,6 +47,7 @@ mod quiesce;
 mod refusal;
 mod service;
 mod snapshot;
+pub mod transfer;
 
 pub use config::{ConfigError, DriverConfig, DriverKind, FsType, Mode, PoolConfig};
 pub use driver::{Driver, DriverError, run, serve};

@@ -144,6 +144,7 @@ fn pool_code(error: &PoolError) -> Code {
         | PoolError::BadRecord { .. }
         | PoolError::BadSnapshot { .. } => Code::DataLoss,
         PoolError::InTheWay(_) => Code::FailedPrecondition,
+        PoolError::Importing(_) => Code::Aborted,
         PoolError::Busy { .. } | PoolError::Locking { .. } => Code::Internal,
     }
 }

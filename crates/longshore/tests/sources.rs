@@ -12,33 +12,6 @@ use serde_json::Value;
 
 const HELD: &str = "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection";
 
-fn succeeded(pod: &Value) -> bool {
-    pod["status"]["phase"] == "Succeeded"
-}
-
-/// A claim like [`claim`], filled from something.
-fn filled(name: &str, class: &str, source: &str) -> String {
-    format!("{}\n  dataSource: {source}\n", claim(name, class).trim_end())
-}
-
-/// A snapshot of a claim, of the default class of its driver.
-fn snapshot(name: &str, claim: &str) -> String {
-    format!(
-        "apiVersion: snapshot.storage.k8s.io/v1\nkind: VolumeSnapshot\n\
-         metadata: {{name: {name}, namespace: default}}\n\
-         spec: {{source: {{persistentVolumeClaimName: {claim}}}}}\n"
-    )
-}
-
-fn ready(snapshot: &Value) -> bool {
-    snapshot["status"]["readyToUse"] == true
-}
-
-fn delete(up: &Instance, kind: &str, name: &str) {
-    assert!(up.cli(&["delete", kind, name]).status.success());
-    up.wait(kind, name, "went", Value::is_null);
-}
-
 fn from_snapshot_and_claim(test: &str, class: &str) {
     if !can_run(test) {
         return;
@@ -72,7 +45,7 @@ fn from_snapshot_and_claim(test: &str, class: &str) {
     up.wait("pod", "busy", "runs", |pod| pod["status"]["phase"] == "Running");
     up.apply(&snapshot("busy", "origin"));
     up.wait("volumesnapshot", "busy", "ready", ready);
-    delete(&up, "pod", "busy");
+    up.delete("pod", "busy");
     let from = "{apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: snap}";
     let larger = filled("restored", class, from).replace("16Mi", "24Mi");
     up.apply(&larger);
@@ -103,14 +76,14 @@ fn from_snapshot_and_claim(test: &str, class: &str) {
     assert!(up.cli(&["delete", "pvc", "origin"]).status.success());
     up.wait("pv", &name, "went", Value::is_null);
     // A snapshot outlives its source, and goes before or after what was restored from it.
-    delete(&up, "volumesnapshot", "busy");
+    up.delete("volumesnapshot", "busy");
     up.apply(&pod("reads-later", "cloned", "grep -q later /data/later"));
     up.wait("pod", "reads-later", "succeeded", succeeded);
-    delete(&up, "pod", "reads-later");
+    up.delete("pod", "reads-later");
     for claim in ["restored", "cloned", "again"] {
-        delete(&up, "pvc", claim);
+        up.delete("pvc", claim);
     }
-    delete(&up, "volumesnapshot", "snap");
+    up.delete("volumesnapshot", "snap");
     let contents: Value =
         serde_json::from_slice(&up.cli(&["get", "volumesnapshotcontents", "-o", "json"]).stdout)
             .unwrap();
@@ -144,7 +117,7 @@ fn a_group_is_cut_at_once_restored_and_deleted() {
         up.apply(&labelled);
         up.apply(&pod(name, name, &format!("echo {name} > /data/name && sync")));
         up.wait("pod", name, "succeeded", succeeded);
-        delete(&up, "pod", name);
+        up.delete("pod", name);
     }
     up.apply(
         "apiVersion: groupsnapshot.storage.k8s.io/v1\nkind: VolumeGroupSnapshotClass\n\
@@ -166,16 +139,16 @@ fn a_group_is_cut_at_once_restored_and_deleted() {
         .unwrap();
     let name = of_two["metadata"]["name"].as_str().unwrap();
     for claim in ["one", "two"] {
-        delete(&up, "pvc", claim);
+        up.delete("pvc", claim);
     }
     let from = format!("{{apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: {name}}}");
     up.apply(&filled("restored", "longshore-local-immediate", &from));
     up.apply(&pod("reads", "restored", "grep -q two /data/name"));
     up.wait("pod", "reads", "succeeded", succeeded);
-    delete(&up, "pod", "reads");
-    delete(&up, "volumegroupsnapshot", "group");
+    up.delete("pod", "reads");
+    up.delete("volumegroupsnapshot", "group");
     eventually("the members went with the group", || members().is_empty());
-    delete(&up, "pvc", "restored");
+    up.delete("pvc", "restored");
     eventually("no image file is left", || images_below(&up.data_dir).is_empty());
     assert_eq!(up.stop(), Some(0));
     assert_eq!(mounts_below(home.path()), Vec::<String>::new());

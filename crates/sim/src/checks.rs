@@ -13,6 +13,7 @@ use crate::changes::Memory;
 use crate::latency::Latency;
 use crate::ledger::Ledger;
 use crate::power::Power;
+use crate::snapshot_life;
 use crate::truth::Truth;
 use crate::wire::field;
 
@@ -43,6 +44,14 @@ impl Checks {
                 let handle = field(moment.request, "volume_id");
                 self.no_claim_is_bound(&handle);
                 self.not_made_by_hand(&handle);
+            }
+            Call::DeleteSnapshot => {
+                let handle = field(moment.request, "snapshot_id");
+                self.snapshot_life_is_over("DeleteSnapshot", &handle);
+            }
+            Call::DeleteVolumeGroupSnapshot => {
+                let handle = field(moment.request, "group_snapshot_id");
+                self.snapshot_life_is_over("DeleteVolumeGroupSnapshot", &handle);
             }
             Call::NodeStageVolume | Call::NodePublishVolume => {
                 self.no_other_node_uses(&field(moment.request, "volume_id"), moment.node);
@@ -96,6 +105,13 @@ impl Checks {
                     self.ledger.breach(format!("DeleteVolume of {handle}: claim {name} has it"));
                 }
             }
+        }
+    }
+
+    /// A snapshot is never deleted that somebody still has.
+    fn snapshot_life_is_over(&self, call: &str, handle: &str) {
+        if let Some(holder) = snapshot_life::holder(&self.truth, handle) {
+            self.ledger.breach(format!("{call} of {handle}: {holder} has it"));
         }
     }
 

@@ -29,6 +29,7 @@ mod power;
 mod process;
 mod report;
 mod scenario;
+mod snapshot_life;
 mod snapshots;
 mod sweep;
 mod truth;

@@ -1,6 +1,6 @@
 //! The shipped controllers, built as one process would build them.
 
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
 use longshore_apiserver::http::Service;
 use longshore_cluster::limit::{Limit, limited};
@@ -9,6 +9,8 @@ use longshore_controllers::{
     Driver as Known, attach, attacher, bind, protect, provision,
     resize::{self, Abilities, Resizer, fault::Faults},
     schedule,
+    snapshot_controller::{self, SnapshotController},
+    snapshotter::{self, Snapshotter},
 };
 use longshore_csi::Client;
 use longshore_csi::fake::Driver;
@@ -27,6 +29,12 @@ const START_AGAIN: Duration = Duration::from_secs(1);
 /// Deadline of the calls that ask the driver who it is and what it can do.
 const IDENTITY_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// How long a snapshotter waits for the driver: less than in a program, so that a run ends sooner.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// As many workers as one user's objects need.
+const FEW: NonZeroU32 = NonZeroU32::MIN.saturating_add(3);
+
 /// Period after which finalizers are removed from snapshots that no claim restores: shorter than
 /// the shipped default, so that a run ends sooner.
 const SWEEP: Duration = Duration::from_secs(60);
@@ -40,6 +48,8 @@ pub(crate) struct Environment {
     /// Checks what the binder writes, where there is more than one claim.
     pub(crate) checks: Option<Checks>,
     pub(crate) snapshots: bool,
+    /// The programs for snapshots run.
+    pub(crate) takes_snapshots: bool,
     /// Claims grow and change their class.
     pub(crate) changes: bool,
 }
@@ -64,6 +74,8 @@ pub struct Settings {
     pub attacher: attacher::Config,
     pub resize: resize::Config,
     pub resize_faults: Faults,
+    pub snapshotter: snapshotter::Config,
+    pub snapshot_controller: snapshot_controller::Config,
 }
 
 impl Settings {
@@ -75,6 +87,16 @@ impl Settings {
             attacher: attacher::Config::default(),
             resize: resize::Config::default(),
             resize_faults: Faults::NONE,
+            snapshotter: snapshotter::Config {
+                leak_guard: true,
+                timeout: CALL_TIMEOUT,
+                worker_threads: FEW,
+                ..snapshotter::Config::default()
+            },
+            snapshot_controller: snapshot_controller::Config {
+                worker_threads: FEW,
+                ..snapshot_controller::Config::default()
+            },
         };
         all.provision.leak_guard = Some(INTENTS.to_owned());
         all.provision.check_volumes_in_use = true;
@@ -128,12 +150,22 @@ impl Process {
             shared.start_attach_detach(&mut tasks, settings.attach);
             shared.start_scheduler(&mut tasks);
             shared.start_protection(&mut tasks);
+            if environment.takes_snapshots {
+                let controller =
+                    SnapshotController::new(&shared.context, settings.snapshot_controller);
+                tasks.spawn(controller.run(shared.stop.clone()));
+            }
         }
         if part != Part::Controllers {
             shared.start_provisioner(&mut tasks, settings.provision);
             shared.start_attacher(&mut tasks, settings.attacher);
             if environment.changes {
                 shared.start_resizer(&mut tasks, settings.resize, settings.resize_faults);
+            }
+            if environment.takes_snapshots {
+                let csi = shared.csi.clone();
+                let snapshotter = Snapshotter::new(&shared.context, csi, settings.snapshotter);
+                tasks.spawn(snapshotter.run_with_retries(shared.stop.clone()));
             }
         }
         Self { tasks, stop, killed }

@@ -8,7 +8,7 @@ use longshore_core::model::kinds::{Claim, Pod, VolumeSnapshot};
 
 use crate::latency::CreateDelay;
 use crate::user::{CLAIM, CLONE, SNAPSHOT, User, UserError};
-use crate::{NODES, changes, workload};
+use crate::{NODES, changes, snapshot_life, workload};
 
 /// What a user does with a claim, from its creation until nothing is left of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,6 +36,8 @@ pub enum Scenario {
     Restored,
     /// A claim grows and changes its class, as a user wants who changes their mind, all from the seed.
     Changed,
+    /// Snapshots and groups of them come and go and are restored, for a user without patience, all from the seed.
+    Snapshots,
 }
 
 impl Scenario {
@@ -67,6 +69,7 @@ impl Scenario {
             Self::Restored => "restored",
             Self::Workload => "workload",
             Self::Changed => "changed",
+            Self::Snapshots => "snapshots",
         }
     }
 
@@ -88,6 +91,11 @@ impl Scenario {
 
     pub(crate) fn has_snapshots(self) -> bool {
         self == Self::Restored
+    }
+
+    /// Whether the programs for snapshots run, with their kinds.
+    pub(crate) fn takes_snapshots(self) -> bool {
+        self == Self::Snapshots
     }
 
     pub(crate) fn binding(self) -> &'static str {
@@ -149,6 +157,7 @@ impl Scenario {
             // It has steps of its own.
             Self::Workload => {}
             Self::Changed => changes::live(user, seed).await?,
+            Self::Snapshots => snapshot_life::live(user, seed).await?,
             Self::VolumeFirst => {
                 user.bound(CLAIM).await?;
                 user.delete_volume_of(CLAIM).await?;
@@ -187,7 +196,7 @@ impl FromStr for Scenario {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let all = Self::ALL.into_iter().chain([Self::Workload, Self::Changed]);
+        let all = Self::ALL.into_iter().chain([Self::Workload, Self::Changed, Self::Snapshots]);
         let found = all.into_iter().find(|scenario| scenario.name() == text);
         found.ok_or_else(|| format!("no scenario is called {text:?}"))
     }

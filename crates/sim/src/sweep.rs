@@ -1,5 +1,6 @@
 //! Sweeps over many runs: a fault at every call, and seeds with several.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
@@ -106,15 +107,28 @@ impl Plan {
     /// Workloads with several faults in each, all from seeds, with these controllers.
     #[must_use]
     pub fn workloads(seeds: impl IntoIterator<Item = u64>, tweak: Tweak) -> Self {
-        let workload = |seed| Run { tweak, ..workload(seed) };
+        let workload = |seed| Run { tweak, ..troubled(Scenario::Workload, seed, 15..=150) };
         Self { runs: seeds.into_iter().map(workload).collect(), until_failure: false }
     }
 
     /// Claims that change, with several faults in each, all from seeds, with these controllers.
     #[must_use]
     pub fn changes(seeds: impl IntoIterator<Item = u64>, tweak: Tweak) -> Self {
-        let changed = |seed| Run { tweak, ..changed(seed) };
+        let changed = |seed| Run { tweak, ..troubled(Scenario::Changed, seed, 40..=180) };
         Self { runs: seeds.into_iter().map(changed).collect(), until_failure: false }
+    }
+
+    /// Snapshots of an impatient user, with several faults in each, all from seeds, with these controllers.
+    #[must_use]
+    pub fn snapshots(seeds: impl IntoIterator<Item = u64>, tweak: Tweak) -> Self {
+        let snapshots = |seed| Run { tweak, ..troubled(Scenario::Snapshots, seed, 40..=260) };
+        Self { runs: seeds.into_iter().map(snapshots).collect(), until_failure: false }
+    }
+
+    /// The same runs, each changed in this way.
+    #[must_use]
+    pub fn map(self, change: impl Fn(Run) -> Run) -> Self {
+        Self { runs: self.runs.into_iter().map(change).collect(), ..self }
     }
 
     /// The same runs, up to the first that fails.
@@ -141,7 +155,11 @@ impl Plan {
 /// Whether a call changes what matters to a claim: events do not.
 fn is_change(line: &Line) -> bool {
     const READS: [&str; 3] = ["api get ", "api list ", "api watch "];
-    const CALLS: [&str; 6] = [
+    const CALLS: [&str; 10] = [
+        "csi CreateSnapshot",
+        "csi DeleteSnapshot",
+        "csi CreateVolumeGroupSnapshot",
+        "csi DeleteVolumeGroupSnapshot",
         "csi ControllerExpandVolume",
         "csi ControllerModifyVolume",
         "csi CreateVolume",
@@ -173,32 +191,19 @@ fn from_seed(seed: u64) -> Run {
     Run { seed, faults, hasty, gives_up, slow, ..Run::calm(scenario) }
 }
 
-fn workload(seed: u64) -> Run {
-    // Not the numbers that the workload itself takes from the seed.
-    let mut rng = fastrand::Rng::with_seed(!seed);
-    let faults = (0..rng.u64(2..=8)).map(|_| {
-        let fault = Fault::ALL[rng.usize(..Fault::ALL.len())];
-        (rng.u64(15..=150), fault)
-    });
-    let mut faults: Vec<_> = faults.collect();
-    faults.sort_unstable();
-    faults.dedup_by_key(|(number, _)| *number);
-    let (slow, apart) = (rng.u8(..3) == 0, rng.bool());
-    Run { seed, faults, slow, apart, ..Run::calm(Scenario::Workload) }
-}
-
-fn changed(seed: u64) -> Run {
+/// A run with several faults among these calls.
+fn troubled(scenario: Scenario, seed: u64, calls: RangeInclusive<u64>) -> Run {
     // Not the numbers that the user takes from the seed.
     let mut rng = fastrand::Rng::with_seed(!seed);
     let faults = (0..rng.u64(2..=8)).map(|_| {
         let fault = Fault::ALL[rng.usize(..Fault::ALL.len())];
-        (rng.u64(40..=180), fault)
+        (rng.u64(calls.clone()), fault)
     });
     let mut faults: Vec<_> = faults.collect();
     faults.sort_unstable();
     faults.dedup_by_key(|(number, _)| *number);
     let (slow, apart) = (rng.u8(..3) == 0, rng.bool());
-    Run { seed, faults, slow, apart, ..Run::calm(Scenario::Changed) }
+    Run { seed, faults, slow, apart, ..Run::calm(scenario) }
 }
 
 /// The result of a sweep.

@@ -9,7 +9,8 @@ use longshore_apiserver::auth::{Identity, MASTERS};
 use longshore_apiserver::http::Service;
 use longshore_core::model::Kind;
 use longshore_core::model::kinds::{
-    Claim, ConfigMap, Pod, Volume, VolumeAttachment, VolumeSnapshot,
+    Claim, ConfigMap, Pod, Volume, VolumeAttachment, VolumeGroupSnapshot,
+    VolumeGroupSnapshotContent, VolumeSnapshot, VolumeSnapshotContent,
 };
 use longshore_csi::fake::Driver;
 use serde_json::Value;
@@ -22,12 +23,14 @@ use crate::checks::BY_HAND;
 pub struct Truth {
     service: Service,
     driver: Driver,
+    /// The programs for snapshots run, so that those are theirs to delete.
+    snapshots: bool,
 }
 
 impl Truth {
-    pub(crate) fn new(server: &ApiServer, driver: &Driver) -> Self {
+    pub(crate) fn new(server: &ApiServer, driver: &Driver, snapshots: bool) -> Self {
         let service = server.service_as(Identity::new("truth", [MASTERS]));
-        Self { service, driver: driver.clone() }
+        Self { service, driver: driver.clone(), snapshots }
     }
 
     #[must_use]
@@ -112,10 +115,18 @@ impl Truth {
         objects("persistent volume", self.list::<Volume>());
         objects("attachment", self.list::<VolumeAttachment>());
         objects("intent", self.intents());
-        if world.snapshots.is_empty() {
-            return left;
+        if !world.snapshots.is_empty() || self.snapshots {
+            objects("snapshot", self.list::<VolumeSnapshot>());
         }
-        objects("snapshot", self.list::<VolumeSnapshot>());
+        if self.snapshots {
+            objects("content", self.list::<VolumeSnapshotContent>());
+            objects("group snapshot", self.list::<VolumeGroupSnapshot>());
+            objects("group content", self.list::<VolumeGroupSnapshotContent>());
+            let snapshots = world.snapshots.values();
+            left.extend(snapshots.map(|one| format!("snapshot {} in the driver", one.name)));
+            let groups = world.groups.values();
+            left.extend(groups.map(|one| format!("group {} in the driver", one.name)));
+        }
         left
     }
 }

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use longshore_cluster::{Api, ApiError, DeleteParams, ObjectKey};
 use longshore_core::model::Kind;
-use longshore_core::model::kinds::{Claim, Pod, StorageClass, Volume, VolumeSnapshot};
+use longshore_core::model::kinds::{
+    Claim, Pod, StorageClass, Volume, VolumeGroupSnapshot, VolumeSnapshot,
+};
 use longshore_csi::{Call, CsiError};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -269,6 +271,10 @@ impl User {
         for claim in self.truth.list::<Claim>() {
             self.delete::<Claim>(claim["metadata"]["name"].as_str().unwrap_or_default()).await?;
         }
+        for group in self.truth.list::<VolumeGroupSnapshot>() {
+            let name = group["metadata"]["name"].as_str().unwrap_or_default();
+            self.delete::<VolumeGroupSnapshot>(name).await?;
+        }
         for snapshot in self.truth.list::<VolumeSnapshot>() {
             let name = snapshot["metadata"]["name"].as_str().unwrap_or_default();
             self.delete::<VolumeSnapshot>(name).await?;
@@ -292,7 +298,7 @@ impl User {
     }
 }
 
-fn claim(name: &str) -> Value {
+pub(crate) fn claim(name: &str) -> Value {
     json!({
         "metadata": {"name": name, "namespace": "default"},
         "spec": {

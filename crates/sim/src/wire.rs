@@ -268,7 +268,11 @@ fn heard(checks: &Checks, moment: &CallEvent<'_>) {
 /// Which volume a call is about.
 fn about(moment: &CallEvent<'_>) -> String {
     match moment.call {
-        Call::CreateVolume => field(moment.request, "name"),
+        Call::CreateVolume | Call::CreateSnapshot | Call::CreateVolumeGroupSnapshot => {
+            field(moment.request, "name")
+        }
+        Call::DeleteSnapshot | Call::GetSnapshot => field(moment.request, "snapshot_id"),
+        Call::DeleteVolumeGroupSnapshot => field(moment.request, "group_snapshot_id"),
         _ => field(moment.request, "volume_id"),
     }
 }

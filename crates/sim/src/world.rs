@@ -26,7 +26,9 @@ use crate::process::{Environment, Part, Process, Settings};
 use crate::truth::Truth;
 use crate::user::{User, UserError};
 use crate::workload::Workload;
-use crate::{DRIVER, Fault, NODES, Report, Scenario, TOPOLOGY_KEY, changes, snapshots, wire};
+use crate::{
+    DRIVER, Fault, NODES, Report, Scenario, TOPOLOGY_KEY, changes, snapshot_life, snapshots, wire,
+};
 
 /// How long a crashed process is away.
 const AWAY: Duration = Duration::from_secs(2);
@@ -154,10 +156,11 @@ pub(crate) struct World {
 
 impl World {
     async fn new(run: &Run) -> Result<Self, ApiError> {
-        let config = Config::deterministic(run.seed);
+        let snapshot_kinds = run.scenario.takes_snapshots();
+        let config = Config { snapshot_kinds, ..Config::deterministic(run.seed) };
         let server = ApiServer::open(config).await.expect("a server in memory opens");
         let driver = make_driver(run);
-        let truth = Truth::new(&server, &driver);
+        let truth = Truth::new(&server, &driver, run.scenario.takes_snapshots());
         let ledger = Ledger::new(run.faults.iter().copied());
         let power = Power::default();
         let latency = Latency::new(run.scenario.create_delay(), run.slow.then_some(run.seed));
@@ -196,7 +199,9 @@ impl World {
             true => &[Part::Controllers, Part::Sidecars],
             false => &[Part::All],
         };
-        let is_checked = run.scenario.has_many_claims() || run.scenario.changes();
+        let is_checked = run.scenario.has_many_claims()
+            || run.scenario.changes()
+            || run.scenario.takes_snapshots();
         for part in parts {
             let environment = Environment {
                 ledger: self.ledger.clone(),
@@ -204,7 +209,8 @@ impl World {
                 service: self.service.clone(),
                 driver: self.driver.clone(),
                 checks: is_checked.then(|| self.checks.clone()),
-                snapshots: run.scenario.has_snapshots(),
+                snapshots: run.scenario.has_snapshots() || run.scenario.takes_snapshots(),
+                takes_snapshots: run.scenario.takes_snapshots(),
                 changes: run.scenario.changes(),
             };
             others.spawn(keep_alive(environment, *part, run.tweak));
@@ -255,6 +261,9 @@ fn make_driver(run: &Run) -> Driver {
     driver.configure(|config| {
         if scenario.changes() {
             changes::configure(config, run.seed);
+        }
+        if scenario.takes_snapshots() {
+            snapshot_life::configure(config, run.seed);
         }
         if !scenario.attaches() {
             config.controller.remove(ControllerCapability::PublishUnpublishVolume);

@@ -118,19 +118,20 @@ fn ensure_room(dir: &Path, claims: usize) -> Result<()> {
 }
 
 fn turn(binary: &Path, dir: &Path, claims: usize) -> Result<Figures> {
-    with_instance(binary, dir, |program, data| measure(program, data, claims))
+    with_instance(binary, dir, &[], |program, data| measure(program, data, claims))
 }
 
-/// Starts an instance in an empty directory, measures something there, and ends it.
+/// Starts an instance with these flags in an empty directory, measures something there, and ends it.
 pub fn with_instance<T>(
     binary: &Path,
     dir: &Path,
+    flags: &[String],
     measure: impl FnOnce(&Program, &Path) -> Result<T>,
 ) -> Result<T> {
     let home = tempfile::Builder::new().prefix("longshore-burst-").tempdir_in(dir)?;
     let (data, log) = (place_apart(home.path()), home.path().join("log"));
     let mut command = Command::new(binary);
-    command.args(["up", "--listen", "127.0.0.1:0", "--data-dir"]).arg(&data);
+    command.args(["up", "--listen", "127.0.0.1:0", "--data-dir"]).arg(&data).args(flags);
     let mut program = Program::start("longshore up", command, &log, Lifetime::Owner)?;
     let ready =
         || std::fs::read_to_string(&log).is_ok_and(|text| text.contains("ready kubeconfig="));

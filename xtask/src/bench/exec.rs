@@ -62,7 +62,7 @@ struct Times {
 pub fn bench(args: &[String]) -> Result<()> {
     let args = Args::read(args)?;
     let binary = release_binary()?;
-    let times = with_instance(&binary, &std::env::temp_dir(), |_, data| {
+    let times = with_instance(&binary, &std::env::temp_dir(), &[], |_, data| {
         let server = server(data)?;
         start_pod(&server)?;
         for _ in 0..WARM_UP {

@@ -8,6 +8,7 @@
 //! `cargo xtask bench node`: pods with new claims in the embedded mode, see [`node`].
 //! `cargo xtask bench resize`: the resizers, see [`resize`].
 //! `cargo xtask bench scale`: sidecars and controllers among very many objects, see [`scale`].
+//! `cargo xtask bench snapshots`: many snapshots at once, see [`snapshots`].
 
 mod api;
 mod attach;
@@ -27,6 +28,7 @@ mod report;
 mod resize;
 mod scale;
 mod seen;
+mod snapshots;
 
 use std::{
     path::{Path, PathBuf},
@@ -80,6 +82,7 @@ pub fn bench(args: &[String]) -> Result<()> {
         Some((name, rest)) if name == "node" => node::bench(rest),
         Some((name, rest)) if name == "resize" => resize::bench(rest),
         Some((name, rest)) if name == "scale" => scale::bench(rest),
+        Some((name, rest)) if name == "snapshots" => snapshots::bench(rest),
         _ => bail!(
             "say `bench provision [--claims N] [--rounds R] [--only NAME,NAME] [--json FILE]`, \
              `bench api [--seconds S] [--rounds R] [--objects N] [--json FILE]`, \
@@ -89,7 +92,8 @@ pub fn bench(args: &[String]) -> Result<()> {
              `bench driver [--rounds R]`, `bench exec [--times N] [--json FILE]`, \
              `bench node [--pods N] [--together N] [--only ours] [--json FILE]`, \
              `bench resize [--claims N] [--rounds R] [--json FILE]`, \
-             or `bench scale [--few N] [--volumes N] [--events N] [--on embedded,real] [--only NAME,NAME] [--json FILE]`"
+             `bench scale [--few N] [--volumes N] [--events N] [--on embedded,real] [--only NAME,NAME] [--json FILE]`, \
+             or `bench snapshots [--only PART,PART] [--claims N] [--many N] [--existing N] [--rounds R] [--dir DIR] [--json FILE]`"
         ),
     }
 }

@@ -76,7 +76,7 @@ struct Turn {
 pub fn bench(args: &[String]) -> Result<()> {
     let args = Args::read(args)?;
     let binary = release_binary()?;
-    let mut turns = with_instance(&binary, &std::env::temp_dir(), |_, data| {
+    let mut turns = with_instance(&binary, &std::env::temp_dir(), &[], |_, data| {
         let server = server(data)?;
         load::prepare(&server, "unused.example.com")?;
         let mut turns = Vec::new();

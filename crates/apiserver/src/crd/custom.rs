@@ -246,7 +246,7 @@ fn resource(
         },
         strategy: Arc::new(CustomRules(Arc::clone(&custom))),
         transient: false,
-        conversion: None,
+        conversion: super::group_contents::conversion(definition, version),
         alias: false,
         custom: Some(custom),
         builtin: None,

@@ -15,6 +15,7 @@ mod cost;
 mod custom;
 pub(crate) mod definition;
 mod functions;
+mod group_contents;
 mod naming;
 mod pattern;
 mod rules;

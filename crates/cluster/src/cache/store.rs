@@ -302,6 +302,7 @@ mod tests {
         assert!(!seen("a", 6) && !seen("a", 0) && !seen("b", 5));
     }
 
+    /// case: snapshotter/47
     #[test]
     fn an_older_version_never_replaces_a_newer_one() {
         // 9 < 10 as numbers, not as text.

@@ -252,3 +252,38 @@ async fn a_claim_is_kept_while_any_snapshot_of_it_is_not_ready() {
     world.pass(1).await;
     assert!(!kept().await);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_older_than_what_was_seen_is_passed_over() {
+    let world = World::start_with(Default::default(), |driver| driver.snapshot_polls = 1).await;
+    // case: snapshotter/47
+    let snap = world.snapshot("snap").await;
+    world.pass(1).await;
+    let cut = world.bench.until::<VolumeSnapshot>(&snap, |one| one.bound_content().is_some()).await;
+    let name = ObjectKey::cluster(cut.bound_content().expect("bound"));
+    let old_snapshot = world.bench.api.get_raw::<VolumeSnapshot>(&snap).await.expect("read");
+    let old_content = world.bench.api.get_raw::<VolumeSnapshotContent>(&name).await.expect("read");
+    world.until_ready(&snap).await;
+    world.pass(1).await;
+    let ready = world.bench.get::<VolumeSnapshot>(&snap).await.expect("there");
+    let content = world.content_of(&ready).await;
+    let asked = world.calls(Call::CreateSnapshot);
+    for process in [&world.controller, &world.snapshotter] {
+        let context = &process.as_ref().expect("runs").context;
+        let (snapshots, contents) =
+            (context.cache::<VolumeSnapshot>(), context.cache::<VolumeSnapshotContent>());
+        snapshots.synced().await;
+        contents.synced().await;
+        snapshots.assume(old_snapshot.as_ref().expect("there"));
+        contents.assume(old_content.as_ref().expect("there"));
+        let version = |meta: &longshore_core::model::kinds::Meta| meta.resource_version.clone();
+        let held = snapshots.get(&snap).expect("held");
+        assert_eq!(version(&held.metadata), version(&ready.metadata));
+        let held = contents.get(&name).expect("held");
+        assert_eq!(version(&held.metadata), version(&content.metadata));
+    }
+    // A resync looks at what is held, and finds nothing to do.
+    world.pass(2000).await;
+    assert_eq!(world.calls(Call::CreateSnapshot), asked);
+    assert_eq!(world.bench.get::<VolumeSnapshot>(&snap).await.expect("there"), ready);
+}

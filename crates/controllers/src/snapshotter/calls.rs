@@ -9,7 +9,7 @@ use longshore_core::{
     model::{
         DeletionPolicy, ObjectKey,
         keys::{annotations, finalizers},
-        kinds::{SecretRef, VolumeSnapshotClass, VolumeSnapshotContent},
+        kinds::{HasMeta, SecretRef, VolumeSnapshotClass, VolumeSnapshotContent},
     },
     snapshot::{
         params::{self, Role},
@@ -20,7 +20,7 @@ use longshore_core::{
 use longshore_csi::{CsiError, client::SnapshotLookup, v1};
 
 use super::{
-    Sidecar,
+    Planted, Sidecar,
     contents::Progress,
     error::{InputError, SnapshotterError},
 };
@@ -45,6 +45,7 @@ impl Sidecar {
             self.patch(&self.contents, content, writes::begun(meta, self.config.leak_guard))
                 .await?;
         }
+        self.verdicts.begin(&meta.uid, is_being_created(meta));
         let taken = match self.driver.take_snapshot(request).await {
             Ok(v1::CreateSnapshotResponse { snapshot: Some(snapshot) })
                 if !snapshot.snapshot_id.is_empty() =>
@@ -54,7 +55,7 @@ impl Sidecar {
             Ok(_) => return Err(SnapshotterError::NoSnapshot(volume)),
             Err(source) => {
                 // Without a verdict the note stays: the call may still be running.
-                if source.is_final() {
+                if self.settles(content, &source, Planted::ForgetsCalls) {
                     self.patch(&self.contents, content, writes::settled()).await?;
                 }
                 return Err(SnapshotterError::Take { volume, source });
@@ -66,8 +67,22 @@ impl Sidecar {
             }
             described => described?,
         }
+        self.verdicts.known(&meta.uid);
         self.patch(&self.contents, content, writes::settled()).await?;
         Ok(if taken.ready { Progress::On } else { Progress::Unfinished })
+    }
+
+    /// Whether a failed call leaves nothing behind, so that its note may go. `bug` is one that says so at once.
+    pub(super) fn settles(&self, content: &impl HasMeta, error: &CsiError, bug: Planted) -> bool {
+        let meta = content.meta();
+        if self.config.has(bug) {
+            return true;
+        }
+        if !error.is_final() {
+            self.verdicts.none(&meta.uid);
+            return false;
+        }
+        self.verdicts.refused(&meta.uid, self.config.leak_guard, !meta.deleting())
     }
 
     /// The content is gone, or another object has its name: nobody else knows of the snapshot.
@@ -107,11 +122,14 @@ impl Sidecar {
         let names = self.config.extra_create_metadata.then_some((reference, name.as_str()));
         let parameters = params::for_driver(&class.parameters, names)?;
         let Self { config, .. } = self;
-        let request_name = params::request_name(
+        let mut request_name = params::request_name(
             &config.snapshot_name_prefix,
             &reference.uid,
             config.snapshot_name_uuid_length,
         );
+        if config.has(Planted::NewNames) {
+            request_name = request_name.map(|name| format!("{name}-{}", clock::now()));
+        }
         let source = content.spec.source.volume_handle.as_ref();
         Ok(v1::CreateSnapshotRequest {
             source_volume_id: source.map(ToString::to_string).unwrap_or_default(),

@@ -5,6 +5,8 @@ use std::{num::NonZeroU32, time::Duration};
 use longshore_core::model::{NodeName, keys::labels, kinds::Meta};
 use longshore_flags::{Environment, Gates, UsageError, check_backoff, values};
 
+#[cfg(any(test, feature = "planted-bugs"))]
+use super::planted::Planted;
 pub use crate::snapshot_controller::GATES;
 use crate::snapshot_controller::GROUPS;
 
@@ -55,6 +57,9 @@ pub struct Config {
     /// The node whose contents are served; none is all.
     #[arg(skip)]
     pub scope: Option<NodeScope>,
+    #[cfg(any(test, feature = "planted-bugs"))]
+    #[arg(skip)]
+    pub planted: Option<Planted>,
 }
 
 /// The contents that one of several snapshotters of a driver serves.

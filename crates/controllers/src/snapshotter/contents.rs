@@ -10,7 +10,7 @@ use longshore_core::{
     model::{
         ObjectKey,
         keys::finalizers,
-        kinds::{VolumeSnapshotClass, VolumeSnapshotContent},
+        kinds::{Meta, VolumeSnapshotClass, VolumeSnapshotContent},
     },
     snapshot::{
         sidecar::{self, Next},
@@ -20,7 +20,7 @@ use longshore_core::{
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::{Sidecar, error::SnapshotterError};
+use super::{Planted, Sidecar, error::SnapshotterError};
 
 /// How many steps one pass takes before others come first.
 pub(super) const STEPS: usize = 16;
@@ -123,6 +123,9 @@ impl Sidecar {
                 Next::Nothing => Ok(Progress::Idle),
                 Next::DropNote => self.patch(&self.contents, &content, writes::settled()).await,
                 Next::Release => self.release(&content).await,
+                Next::Delete { .. } if self.config.has(Planted::ReleasesEarly) => {
+                    self.release(&content).await
+                }
                 Next::Delete { handle } => self.delete(&content, handle).await,
                 Next::Create { .. } => self.create(&content).await,
                 Next::Find { handle } => self.find(&content, handle).await,
@@ -181,7 +184,15 @@ impl Sidecar {
                 tracing::warn!(content = content.metadata.name, %error, "the failure is not in the status yet");
             }
         }
-        Outcome::retry(error)
+        self.again(&content.metadata, error)
+    }
+
+    /// When a failed call is made again.
+    pub(super) fn again(&self, meta: &Meta, error: SnapshotterError) -> Outcome {
+        match self.verdicts.begins_anew(&meta.uid) {
+            true => Outcome::After(self.config.retry_interval_start),
+            false => Outcome::retry(error),
+        }
     }
 
     async fn release(&self, content: &VolumeSnapshotContent) -> Result<Progress, SnapshotterError> {

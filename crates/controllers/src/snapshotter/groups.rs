@@ -27,7 +27,7 @@ use longshore_csi::v1;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Sidecar,
+    Planted, Sidecar,
     calls::nanos,
     contents::{Progress, STEPS},
     error::{InputError, SnapshotterError},
@@ -177,7 +177,7 @@ impl Groups {
                 tracing::warn!(content = content.metadata.name, %error, "the failure is not in the status yet");
             }
         }
-        Outcome::retry(error)
+        self.sidecar.again(&content.metadata, error)
     }
 
     async fn create(
@@ -191,6 +191,7 @@ impl Groups {
         if !is_being_created(meta) || (guard && !kept) {
             sidecar.patch(&self.contents, content, begun(meta, guard)).await?;
         }
+        sidecar.verdicts.begin(&meta.uid, is_being_created(meta));
         let volumes = request.source_volume_ids.join(" ");
         let (secrets, response) =
             (request.secrets.clone(), sidecar.driver.create_volume_group_snapshot(request).await);
@@ -198,7 +199,7 @@ impl Groups {
             Ok(response) => response.group_snapshot,
             Err(source) => {
                 // Without a verdict the note stays: the call may still be running.
-                if source.is_final() {
+                if sidecar.settles(content, &source, Planted::ForgetsGroups) {
                     sidecar.patch(&self.contents, content, settled()).await?;
                 }
                 return Err(SnapshotterError::TakeGroup { volumes, source });
@@ -212,6 +213,7 @@ impl Groups {
             }
             described => described?,
         }
+        sidecar.verdicts.known(&meta.uid);
         sidecar.patch(&self.contents, content, settled()).await?;
         Ok(if taken.ready { Progress::On } else { Progress::Unfinished })
     }

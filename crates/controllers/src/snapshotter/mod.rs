@@ -1,7 +1,7 @@
 //! The snapshotter of one driver: turns contents into snapshots, and takes them back.
 //!
 //! [`longshore_core::snapshot::sidecar`] holds the rules. CreateSnapshot is noted on the content before the
-//! call, and the note goes when there is a verdict; until then a content that is deleted stays, and the call
+//! call, and the note goes when there is a verdict ([`verdicts`]); until then a content that is deleted stays, and the call
 //! is repeated. With the leak guard the content gets its finalizer in the same write. Without it a content
 //! may vanish during the call: then its snapshot is deleted at once, unless the process dies just there.
 
@@ -10,8 +10,10 @@ mod config;
 mod contents;
 mod error;
 mod groups;
+mod planted;
 #[cfg(test)]
 mod tests;
+mod verdicts;
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,6 +29,11 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::config::{Config, GATES, NodeScope};
 use self::contents::Contents;
+#[cfg(feature = "planted-bugs")]
+pub use self::planted::Planted;
+#[cfg(not(feature = "planted-bugs"))]
+use self::planted::Planted;
+use self::verdicts::Verdicts;
 use crate::driver::Driver;
 
 /// Why there is no work for a snapshotter beside this driver.
@@ -108,6 +115,7 @@ impl Snapshotter {
             classes: context.cache(),
             recorder: context.recorder(&format!("csi-snapshotter {name}")),
             name,
+            verdicts: Verdicts::default(),
             context,
             config,
         }
@@ -124,6 +132,7 @@ struct Sidecar {
     classes: Cache<VolumeSnapshotClass>,
     recorder: Recorder,
     config: Config,
+    verdicts: Verdicts,
 }
 
 impl Sidecar {

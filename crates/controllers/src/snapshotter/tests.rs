@@ -98,6 +98,23 @@ async fn a_refusal_lets_a_deleted_content_go() {
     assert_eq!(world.calls(DELETED), 0);
 }
 
+/// The snapshot was taken, the answer got lost, and then the driver fails for a while.
+#[tokio::test(start_paused = true)]
+async fn a_no_after_a_lost_answer_is_not_believed_at_once() {
+    let world = World::start_with(guarded(), |_| ()).await;
+    world.driver.script(TAKEN, [Fault::After(Code::Unavailable, "lost".into())]);
+    for _ in 0..4 {
+        world.driver.script(TAKEN, [refused(Code::Internal)]);
+    }
+    let snap = world.snapshot("snap").await;
+    world.bench.until::<VolumeSnapshot>(&snap, |one| !error(one).is_empty()).await;
+    assert_eq!(world.taken(), 1);
+    world.delete(&snap).await;
+    world.pass(120).await;
+    assert!(world.bench.get::<VolumeSnapshot>(&snap).await.is_none());
+    assert_eq!((world.taken(), world.contents().await.len()), (0, 0));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_deletion_that_fails_is_repeated() {
     let world = World::start().await;

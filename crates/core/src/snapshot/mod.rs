@@ -64,15 +64,21 @@ pub fn dynamic_content_name(snapshot: &Uid) -> String {
 }
 
 /// The name of the content that is, or shall be, the snapshot's: the one it is bound to, the one it asks
-/// for, or the one that the controller makes.
+/// for, or the one that the controller makes, for a member of a group also before it is bound.
 #[must_use]
 pub fn content_name(snapshot: &VolumeSnapshot) -> String {
+    let meta = &snapshot.metadata;
     let asked = snapshot.spec.source.volume_snapshot_content_name.as_deref();
-    let named = match snapshot.metadata.deleting() || is_group_member(&snapshot.metadata) {
+    let is_member = is_group_member(meta);
+    let named = match meta.deleting() || is_member {
         true => snapshot.bound_content().or(asked),
         false => asked,
     };
-    named.map_or_else(|| dynamic_content_name(&snapshot.metadata.uid), str::to_owned)
+    let made = || match group::content_of_member(&meta.name) {
+        Some(name) if is_member => name,
+        _ => dynamic_content_name(&meta.uid),
+    };
+    named.map_or_else(made, str::to_owned)
 }
 
 /// Whether the content is this very snapshot's.

@@ -41,11 +41,13 @@ pub fn serves(
     has_source && content.spec.driver == driver && same_class
 }
 
-/// Whether a change of a content can call for work. Our own writes, and the controller's finalizer, do not.
+/// Whether a change of a content can call for work. Our own writes, and the controller's finalizer, do not. A member
+/// of a group can be asked about from when the controller has written its handle.
 #[must_use]
 pub fn worth_a_look(old: &VolumeSnapshotContent, new: &VolumeSnapshotContent) -> bool {
     let became_ready = new.ready() && !old.ready();
-    became_ready || old.spec != new.spec || noted(&old.metadata) != noted(&new.metadata)
+    let begins = decide(old) == Next::Nothing && decide(new) != Next::Nothing;
+    became_ready || begins || old.spec != new.spec || noted(&old.metadata) != noted(&new.metadata)
 }
 
 /// What of the metadata calls for work.

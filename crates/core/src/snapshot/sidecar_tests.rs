@@ -131,6 +131,11 @@ fn changes_that_call_for_work() {
     for (name, over, want) in rows {
         assert_eq!(worth_a_look(&content(json!({})), &content(over)), want, "{name}");
     }
+    // The controller makes the content of a member, and then says which snapshot it is.
+    let member = json!({"metadata": {"annotations":
+        {"groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle": "g-1"}}});
+    let known = both(member.clone(), status(json!({"volumeGroupSnapshotHandle": "g-1"})));
+    assert!(worth_a_look(&content(member), &content(known)));
 }
 
 #[test]

@@ -40,8 +40,9 @@ fn create(
             let text = format!("group snapshot {} is of other volumes", request.name);
             return Err(Status::already_exists(text));
         }
+        let id = group.id.clone();
         return Ok(v1::CreateVolumeGroupSnapshotResponse {
-            group_snapshot: Some(describe(state, group)),
+            group_snapshot: next_response(state, &id),
         });
     }
     for source in &request.source_volume_ids {
@@ -54,24 +55,25 @@ fn create(
         members.push(snapshots::cut(state, config, &name, source, None, &id)?);
     }
     let sources = request.source_volume_ids.clone();
-    let group = Group { id: id.clone(), name: request.name.clone(), sources, members };
-    let group_snapshot = Some(describe(state, &group));
-    state.groups.insert(id, group);
-    Ok(v1::CreateVolumeGroupSnapshotResponse { group_snapshot })
+    let (name, polls_left) = (request.name.clone(), config.group_polls);
+    state.groups.insert(id.clone(), Group { id: id.clone(), name, sources, members, polls_left });
+    Ok(v1::CreateVolumeGroupSnapshotResponse { group_snapshot: next_response(state, &id) })
 }
 
-fn describe(state: &State, group: &Group) -> v1::VolumeGroupSnapshot {
+/// The group in the next response; every response brings it closer to being ready.
+fn next_response(state: &mut State, id: &str) -> Option<v1::VolumeGroupSnapshot> {
+    let group = state.groups.get_mut(id)?;
+    let ready_to_use = group.polls_left == 0;
+    group.polls_left = group.polls_left.saturating_sub(1);
     let members = group.members.iter().filter_map(|id| state.snapshots.get(id));
-    let mut snapshots: Vec<v1::Snapshot> = members.map(|one| one.message.clone()).collect();
-    for snapshot in &mut snapshots {
-        snapshot.ready_to_use = true;
-    }
-    v1::VolumeGroupSnapshot {
+    let snapshots: Vec<v1::Snapshot> =
+        members.map(|one| v1::Snapshot { ready_to_use, ..one.message.clone() }).collect();
+    Some(v1::VolumeGroupSnapshot {
         group_snapshot_id: group.id.clone(),
         creation_time: snapshots.first().and_then(|one| one.creation_time),
         snapshots,
-        ready_to_use: true,
-    }
+        ready_to_use,
+    })
 }
 
 fn delete(
@@ -94,9 +96,10 @@ fn get(
 ) -> Result<v1::GetVolumeGroupSnapshotResponse, Status> {
     require(config)?;
     let id = required("group_snapshot_id", &request.group_snapshot_id)?;
-    let missing = || Status::not_found(format!("group snapshot {id} does not exist"));
-    let group = state.groups.get(id).ok_or_else(missing)?;
-    Ok(v1::GetVolumeGroupSnapshotResponse { group_snapshot: Some(describe(state, group)) })
+    match next_response(state, id) {
+        None => Err(Status::not_found(format!("group snapshot {id} does not exist"))),
+        found => Ok(v1::GetVolumeGroupSnapshotResponse { group_snapshot: found }),
+    }
 }
 
 macro_rules! serve {

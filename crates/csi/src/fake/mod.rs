@@ -68,6 +68,8 @@ pub struct Config {
     pub refused_parameters: Vec<String>,
     /// How many responses report a new snapshot as not ready.
     pub snapshot_polls: u32,
+    /// The same for a new group of snapshots.
+    pub group_polls: u32,
     /// Whether ControllerExpandVolume requires NodeExpandVolume.
     pub node_expansion_required: bool,
     /// Alters the volume in the response of CreateVolume, as a driver with a bug would; the stored one is as requested.
@@ -129,6 +131,7 @@ impl Config {
             volume_context: BTreeMap::new(),
             refused_parameters: Vec::new(),
             snapshot_polls: 0,
+            group_polls: 0,
             node_expansion_required: true,
             alter_created_volume: None,
             stuck_token: None,

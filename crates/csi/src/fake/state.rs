@@ -69,6 +69,8 @@ pub struct Group {
     /// The volumes it is of.
     pub sources: Vec<String>,
     pub members: Vec<String>,
+    /// How many responses still report it as not ready.
+    pub polls_left: u32,
 }
 
 #[derive(Clone, Debug, Default)]

@@ -3,7 +3,7 @@
 use longshore_csi::v1::volume_content_source::{SnapshotSource, Type, VolumeSource};
 use longshore_csi::v1::{CreateVolumeRequest, VolumeContentSource};
 
-use crate::config::FsType;
+use crate::config::{DriverKind, FsType};
 use crate::copy::{self, Method, Terms};
 use crate::driver::Inner;
 use crate::id::{SnapshotId, VolumeId};
@@ -121,16 +121,31 @@ impl Inner {
             }
             Some(Type::Snapshot(SnapshotSource { snapshot_id })) => {
                 required_short("volume_content_source.snapshot.snapshot_id", snapshot_id)?;
-                let (pool, record) = self.need_snapshot(snapshot_id)?;
+                let found = SnapshotId::parse(snapshot_id).map(|id| self.find_snapshot(&id));
+                let (pool, record) = found.transpose()?.flatten().ok_or_else(|| {
+                    self.elsewhere(&format!("snapshot {snapshot_id}"), "where it was cut")
+                })?;
                 Ok(Some(Origin::Snapshot(pool, Box::new(record))))
             }
             Some(Type::Volume(VolumeSource { volume_id })) => {
                 required_short("volume_content_source.volume.volume_id", volume_id)?;
-                let missing = || Refusal::NotFound(format!("volume {volume_id} does not exist"));
-                let (pool, record) = self.need(&VolumeId::parse(volume_id).ok_or_else(missing)?)?;
+                let missing = || self.elsewhere(&format!("volume {volume_id}"), "where that is");
+                let id = VolumeId::parse(volume_id).ok_or_else(missing)?;
+                let (pool, record) = self.find(&id)?.ok_or_else(missing)?;
                 Ok(Some(Origin::Volume(pool, Box::new(record))))
             }
         }
+    }
+
+    /// A source that is not here. What a local driver has may be on another node, which the claim's events should say.
+    fn elsewhere(&self, what: &str, place: &str) -> Refusal {
+        let node = &self.config.node_id;
+        Refusal::NotFound(match self.config.kind {
+            DriverKind::Shared => format!("{what} does not exist"),
+            DriverKind::Local => format!(
+                "{what} is not on node {node}; what a local driver has stays on its node, so its pod has to run {place}"
+            ),
+        })
     }
 
     /// Copies a source into an empty file, which may share its blocks or not.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use longshore_core::words;
 
-use crate::id::VolumeId;
+use crate::id::{SnapshotId, VolumeId};
 
 /// Why a pool could not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +34,9 @@ pub enum PoolError {
     /// A snapshot or group that cannot be used; nothing is done with it.
     #[error("{id} is unusable: {why}")]
     BadSnapshot { id: String, why: String },
+    /// Another process commits the same snapshot.
+    #[error("snapshot {0} is being imported by another process; wait for that one, then try again")]
+    Importing(SnapshotId),
     /// The image of an existing volume is not there.
     #[error("volume {0}: its image file is missing")]
     ImageMissing(VolumeId),

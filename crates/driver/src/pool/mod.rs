@@ -118,6 +118,31 @@ impl Pool {
         Ok(pool)
     }
 
+    /// Opens a pool that a driver may be using, to read a snapshot or to add one: nothing is settled, and nobody
+    /// is kept out.
+    pub fn visit(config: &PoolConfig) -> Result<Self, PoolError> {
+        let fail = |source| PoolError::Io {
+            pool: config.name.clone(),
+            what: format!("open {}", config.dir.display()),
+            source,
+        };
+        let dir = Dir::open_private(&config.dir).map_err(fail)?;
+        Ok(Self {
+            name: config.name.clone(),
+            path: config.dir.canonicalize().map_err(fail)?,
+            file_id: dir.file_id().map_err(fail)?,
+            dir,
+            limit_bytes: config.limit_bytes,
+            overcommit: 1.0,
+            exclusive: false,
+            shares: false,
+            accounts: Mutex::default(),
+            faults: Faults::NONE,
+            making_template: Mutex::default(),
+            _lock: None,
+        })
+    }
+
     /// The name classes choose it by.
     #[must_use]
     pub fn name(&self) -> &str {

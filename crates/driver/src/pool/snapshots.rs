@@ -148,6 +148,17 @@ impl Pool {
         made
     }
 
+    /// Gives a draft the id that it is to be committed under. Another process may be about to commit the same.
+    pub fn rename_draft(&self, draft: &SnapshotId, id: &SnapshotId) -> Result<(), PoolError> {
+        let (from, to) = (new_image(draft), new_image(id));
+        match self.dir.rename(&from, &to, RenameFlags::NOREPLACE) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                Err(PoolError::Importing(id.clone()))
+            }
+            renamed => self.io("name a draft", renamed),
+        }
+    }
+
     /// Throws a draft away.
     pub fn drop_draft(&self, id: &SnapshotId) -> Result<(), PoolError> {
         self.io("remove an image", self.dir.remove(&new_image(id)))?;

@@ -92,12 +92,12 @@ impl Session {
     }
 
     /// The client, for what is no exchange of JSON.
-    pub(super) fn client(&self) -> &kube::Client {
+    pub(crate) fn client(&self) -> &kube::Client {
         &self.client
     }
 
     /// The namespace of the kubeconfig's context.
-    pub(super) fn namespace(&self) -> &str {
+    pub(crate) fn namespace(&self) -> &str {
         self.client.default_namespace()
     }
 

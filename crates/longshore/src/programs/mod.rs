@@ -27,6 +27,7 @@ mod provisioner;
 mod real_manifests;
 mod resizer;
 mod sidecar;
+mod snapshot;
 mod snapshot_controller;
 mod snapshotter;
 #[cfg(test)]
@@ -57,6 +58,7 @@ pub(crate) const PROGRAMS: &[Row] = &[
     Row::of::<client::Client<client::LogsFlags>>(),
     Row::of::<client::Client<client::ExecFlags>>(),
     Row::of::<client::Client<client::AttachFlags>>(),
+    Row::of::<snapshot::Config>(),
     Row::of::<provisioner::Config>(),
     Row::of::<attacher::Config>(),
     Row::of::<resizer::Config>(),

@@ -347,6 +347,34 @@ pub fn claim(name: &str, class: &str) -> String {
     )
 }
 
+/// A claim of [`claim`] that is filled from something.
+pub fn filled(name: &str, class: &str, source: &str) -> String {
+    format!("{}\n  dataSource: {source}\n", claim(name, class).trim_end())
+}
+
+/// The source of a claim that is filled from a snapshot.
+pub fn from_snapshot(name: &str) -> String {
+    format!("{{apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: {name}}}")
+}
+
+/// A snapshot of a claim, of the default class of its driver.
+pub fn snapshot(name: &str, claim: &str) -> String {
+    format!(
+        "apiVersion: snapshot.storage.k8s.io/v1\nkind: VolumeSnapshot\n\
+         metadata: {{name: {name}, namespace: default}}\n\
+         spec: {{source: {{persistentVolumeClaimName: {claim}}}}}\n"
+    )
+}
+
+/// Whether a snapshot or a group snapshot can be restored.
+pub fn ready(snapshot: &serde_json::Value) -> bool {
+    snapshot["status"]["readyToUse"] == true
+}
+
+pub fn succeeded(pod: &serde_json::Value) -> bool {
+    pod["status"]["phase"] == "Succeeded"
+}
+
 /// A pod of [`pod`] that runs on this node only.
 pub fn on_node(yaml: &str, node: &str) -> String {
     yaml.replace(
@@ -453,6 +481,20 @@ impl Instance {
         self.wait("pvc", claim, "was bound", |claim| claim["status"]["phase"] == "Bound");
         let name = self.json("pvc", claim)["spec"]["volumeName"].as_str().unwrap().to_owned();
         self.json("pv", &name)
+    }
+
+    /// Runs a pod with the claim at `/data` to its end, which has to be a good one, and removes it.
+    pub fn run_pod(&self, name: &str, claim: &str, script: &str) {
+        self.apply(&pod(name, claim, script));
+        self.wait("pod", name, "succeeded", succeeded);
+        self.delete("pod", name);
+    }
+
+    /// All objects of a kind.
+    pub fn list(&self, kind: &str) -> Vec<serde_json::Value> {
+        let done = self.cli(&["get", kind, "-A", "-o", "json"]);
+        let list: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap_or_default();
+        list["items"].as_array().cloned().unwrap_or_default()
     }
 
     pub fn delete(&self, kind: &str, name: &str) {

@@ -9,6 +9,7 @@ mod other_namespace;
 mod resizers;
 mod rights;
 mod served;
+mod snapshotters;
 mod sources;
 mod support;
 mod up;

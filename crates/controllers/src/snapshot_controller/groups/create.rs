@@ -165,7 +165,8 @@ impl Groups {
         params::secret(Role::Group, &class.parameters, &content.metadata.name, None)
     }
 
-    /// Each write finds what an earlier pass has written.
+    /// Each write finds what an earlier pass has written. The snapshot comes first: should the group snapshot go
+    /// before all is done, the snapshot's end is the end of its content.
     async fn create_member(&self, member: &Member) -> Result<(), ControllerError> {
         let shared = &self.shared;
         let text = |object: &Value, field: &str| {
@@ -174,16 +175,16 @@ impl Groups {
         let content = ObjectKey::cluster(text(&member.content, "name"));
         let snapshot =
             ObjectKey::new(text(&member.snapshot, "namespace"), text(&member.snapshot, "name"));
-        shared.create_or_get(&shared.contents, &content, &member.content).await?;
         shared.create_or_get(&shared.snapshots, &snapshot, &member.snapshot).await?;
-        let (Some(has), Some(of)) =
-            (shared.contents.get(&content), shared.snapshots.get(&snapshot))
-        else {
+        let Some(of) = shared.snapshots.get(&snapshot) else { return Ok(()) };
+        if of.metadata.deleting() {
             return Ok(());
-        };
-        if of.metadata.deleting()
-            || has.metadata.annotation(annotations::GROUP_SNAPSHOT_HANDLE).is_none()
-        {
+        }
+        let mut named = member.content.clone();
+        named["spec"]["volumeSnapshotRef"]["uid"] = of.metadata.uid.as_str().into();
+        shared.create_or_get(&shared.contents, &content, &named).await?;
+        let Some(has) = shared.contents.get(&content) else { return Ok(()) };
+        if has.metadata.annotation(annotations::GROUP_SNAPSHOT_HANDLE).is_none() {
             return Ok(());
         }
         if has.spec.volume_snapshot_ref.uid != of.metadata.uid {

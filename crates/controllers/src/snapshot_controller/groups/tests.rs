@@ -248,3 +248,30 @@ async fn a_group_content_without_members_is_not_deleted_blindly() {
     assert!(told.first().is_some_and(|text| text.contains("names no snapshots")), "{told:?}");
     assert_eq!(world.calls(Call::DeleteVolumeGroupSnapshot), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_is_not_ready_is_asked_for_after_longer_and_longer_pauses() {
+    let world = world().await;
+    world.driver.configure(|driver| driver.group_polls = 5);
+    // case: snapshotter/76
+    let group = group(&world).await;
+    let begin = tokio::time::Instant::now();
+    let mut asked: Vec<Duration> = Vec::new();
+    while begin.elapsed() < Duration::from_secs(120) {
+        world.bench.pass(Duration::from_millis(100)).await;
+        asked.resize_with(world.calls(TAKEN), || begin.elapsed());
+    }
+    let pauses: Vec<u64> = asked
+        .windows(2)
+        .map(|two| (two[1] - two[0]).as_millis().div_ceil(500) as u64 / 2)
+        .collect();
+    assert_eq!(pauses, [1, 2, 4, 8, 16], "{asked:?}");
+    let ready = world.bench.get::<VolumeGroupSnapshot>(&group).await.expect("there");
+    assert!(is_ready(&ready));
+    until_members_ready(&world).await;
+    // What is ready is not asked for any more, also when something else of it changes.
+    let label = json!({"metadata": {"labels": {"seen": "yes"}}});
+    world.bench.merge::<VolumeGroupSnapshot>(&group, label).await;
+    world.pass(100).await;
+    assert_eq!(world.calls(TAKEN), 6);
+}

@@ -6,6 +6,7 @@
 //!
 //! * The driver's whole description is written in one patch: no crash leaves a handle without members.
 //! * Members have names that follow from group and volume: a second run finds those of the first.
+//! * A member's snapshot is made before its content, which names it: whoever deletes the snapshot finds the content.
 
 pub mod bind;
 pub mod create;
@@ -54,6 +55,12 @@ pub fn member_names(group: &Uid, volume: &VolumeHandle) -> (String, String) {
     hash.update(volume.as_bytes());
     let hash = hex::encode(hash.finalize());
     (format!("snapshot-{hash}"), format!("snapcontent-{hash}"))
+}
+
+/// The name of a member's content, by that of its snapshot.
+#[must_use]
+pub fn content_of_member(snapshot: &str) -> Option<String> {
+    snapshot.strip_prefix("snapshot-").map(|hash| format!("snapcontent-{hash}"))
 }
 
 /// The reference by which a group snapshot owns a member.

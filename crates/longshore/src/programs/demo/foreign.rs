@@ -135,7 +135,8 @@ impl Foreign {
         }
         let grows_to = driver.expands.then_some(larger.as_str());
         let gone = "claim and volume are gone";
-        let life = Life { class: CLASS, size: &self.size, grows_to, gone };
+        let size = &self.size;
+        let life = Life { class: CLASS, size, grows_to, snapshots: false, gone };
         life.walk(api, display).await
     }
 

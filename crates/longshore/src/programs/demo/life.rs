@@ -1,12 +1,13 @@
-//! The walk: claim, pod writes, the volume grows, another pod reads, everything goes.
+//! The walk: claim, pod writes, a snapshot is taken, the volume grows, another pod reads, the snapshot is restored,
+//! everything goes.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use longshore_cluster::{Api, Cache, Cacheable, DeleteParams, Patch, Scope};
 use longshore_core::model::{
-    ObjectKey, PodPhase, Quantity,
-    kinds::{Claim, Node, Pod, Volume},
+    Kind as _, ObjectKey, PodPhase, Quantity,
+    kinds::{Claim, Node, Pod, Volume, VolumeSnapshot},
 };
 use longshore_core::resize::conditions;
 use longshore_core::words;
@@ -34,7 +35,8 @@ pub(super) async fn walk(instance: &Instance, display: &mut Display) -> Result<(
     display.step("node", node_ready(api)).await?;
     for class in ["longshore-local", "longshore-shared"] {
         let gone = "claim, volume and image file are gone";
-        Life { class, size: "16Mi", grows_to: Some("32Mi"), gone }.walk(api, display).await?;
+        let life = Life { class, size: "16Mi", grows_to: Some("32Mi"), snapshots: true, gone };
+        life.walk(api, display).await?;
     }
     Ok(())
 }
@@ -46,6 +48,8 @@ pub(super) struct Life<'a> {
     pub size: &'a str,
     /// What it asks for later, while its first pod writes.
     pub grows_to: Option<&'a str>,
+    /// Whether a snapshot is taken while its first pod writes, and restored.
+    pub snapshots: bool,
     /// What is said at its end.
     pub gone: &'a str,
 }
@@ -60,6 +64,10 @@ impl Life<'_> {
         let writer = ObjectKey::new("default", format!("{class}-writer"));
         display.step("write", start_writer(api, &writer, &claim)).await?;
         let volume = display.step("volume", bound_volume(api, &claim)).await?;
+        let snapshot = ObjectKey::new("default", format!("{class}-snapshot"));
+        if self.snapshots {
+            display.step("snapshot", take_snapshot(api, &snapshot, &claim)).await?;
+        }
         if let Some(size) = self.grows_to {
             display.step("expand", expand(api, &claim, size)).await?;
         }
@@ -70,7 +78,26 @@ impl Life<'_> {
         display
             .step("unmount", delete_and_wait::<Pod>(api, &reader, "the second pod is gone"))
             .await?;
+        if self.snapshots {
+            display.step("restore", self.restore(api, &snapshot)).await?;
+        }
         display.step("delete", delete_claim(api, &claim, &volume, self.gone)).await
+    }
+
+    /// A new claim, as large as the first one is by now, has what was in it then. Nothing of this stays.
+    async fn restore(&self, api: &Api, snapshot: &ObjectKey) -> Result<((), String)> {
+        let claim = ObjectKey::new("default", format!("{}-restored", self.class));
+        let size = self.grows_to.unwrap_or(self.size);
+        let mut object = claim_object(&claim, self.class, size);
+        object["spec"]["dataSource"] = json!({"apiGroup": VolumeSnapshot::GROUP,
+            "kind": VolumeSnapshot::KIND, "name": snapshot.name});
+        api.create::<Claim>(&object).await?;
+        let pod = ObjectKey::new("default", format!("{}-restored", self.class));
+        run_pod(api, &pod, &claim, READER, "").await?;
+        delete_and_wait::<Pod>(api, &pod, "").await?;
+        delete_and_wait::<Claim>(api, &claim, "").await?;
+        delete_and_wait::<VolumeSnapshot>(api, snapshot, "").await?;
+        Ok(((), format!("a new claim of {size} from the snapshot: the checksum matches")))
     }
 
     /// Another pod finds the data, and the size.
@@ -133,16 +160,31 @@ pub(super) async fn node_ready(api: &Api) -> Result<((), String)> {
 
 async fn make_claim(api: &Api, key: &ObjectKey, life: &Life<'_>) -> Result<((), String)> {
     let size = life.size;
-    let object = json!({
+    api.create::<Claim>(&claim_object(key, life.class, size)).await?;
+    Ok(((), format!("claim {key} asks for {size}; it waits for its first pod")))
+}
+
+fn claim_object(key: &ObjectKey, class: &str, size: &str) -> Value {
+    json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim",
         "metadata": {"name": key.name, "namespace": key.namespace},
         "spec": {
-            "accessModes": ["ReadWriteOnce"], "storageClassName": life.class,
+            "accessModes": ["ReadWriteOnce"], "storageClassName": class,
             "resources": {"requests": {"storage": size}},
         },
+    })
+}
+
+/// The volume is in use, and its pod goes on.
+async fn take_snapshot(api: &Api, key: &ObjectKey, claim: &ObjectKey) -> Result<((), String)> {
+    let object = json!({
+        "metadata": {"name": key.name, "namespace": key.namespace},
+        "spec": {"source": {"persistentVolumeClaimName": claim.name}},
     });
-    api.create::<Claim>(&object).await?;
-    Ok(((), format!("claim {key} asks for {size}; it waits for its first pod")))
+    api.create::<VolumeSnapshot>(&object).await?;
+    let ready = |snapshot: Option<&VolumeSnapshot>| snapshot.is_some_and(VolumeSnapshot::ready);
+    wait_for::<VolumeSnapshot>(api, key, ready, "is ready").await?;
+    Ok(((), format!("snapshot {key}, while the pod writes")))
 }
 
 /// Starts a pod that has written, and goes on writing.

@@ -125,6 +125,5 @@ async fn run(display: &mut Display) -> Result<()> {
     walked.context("the demo did not get through")?;
     stopped?;
     home.close().context("cannot remove the demo's temporary directory")?;
-    display.note("not in this version yet, so not shown: snapshot, restore into a new claim");
     Ok(())
 }

@@ -33,7 +33,7 @@ use longshore_node::ApiAddress;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::flags::{Config, NodeConfig, absolute};
-pub(crate) use self::reset::Reset;
+pub(crate) use self::reset::{Reset, nodes as nodes_of};
 use self::{control::Control, datadir::DataDir};
 use super::apiserver::Server;
 use super::pool::check_parent;

@@ -85,7 +85,7 @@ fn is_ours(dir: &Path) -> bool {
 }
 
 /// The nodes of a data directory: as they were run last, or as they are run by default.
-fn nodes(dir: &Path) -> Result<Vec<NodeConfig>> {
+pub(crate) fn nodes(dir: &Path) -> Result<Vec<NodeConfig>> {
     let mut found = Vec::new();
     for root in fence::entries(&dir.join("nodes"))? {
         let name = root.file_name().map(|name| name.to_string_lossy().into_owned());
