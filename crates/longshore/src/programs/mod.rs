@@ -26,6 +26,7 @@ mod provisioner;
 mod real_manifests;
 mod resizer;
 mod sidecar;
+mod sidecars;
 mod snapshot_controller;
 mod snapshotter;
 #[cfg(test)]
@@ -60,6 +61,7 @@ pub(crate) const PROGRAMS: &[Row] = &[
     Row::of::<attacher::Config>(),
     Row::of::<resizer::Config>(),
     Row::of::<snapshotter::Config>(),
+    Row::of::<sidecars::Config>(),
     Row::of::<snapshot_controller::Config>(),
     Row::of::<controllers::Config>(),
     Row::of::<node::Config>(),
@@ -76,7 +78,6 @@ pub(crate) const PROGRAMS: &[Row] = &[
     Row::internal(internal::UP_NODE, internal::up_node),
     Row::internal(client::complete::NAME, client::complete::read),
     Row::not_yet("health-monitor", &["csi-external-health-monitor-controller"]),
-    Row::not_yet("sidecars", &[]),
     Row::not_yet("explain", &[]),
     Row::not_yet("audit", &[]),
 ];
