@@ -47,8 +47,7 @@ pub(crate) fn outlive_blocked_tasks() -> std::io::Result<()> {
             runtime.spawn(async {});
         }
     };
-    let thread = std::thread::Builder::new().name("nudge".into()).stack_size(64 << 10);
-    thread.spawn(nudge).map(drop)
+    std::thread::Builder::new().name("nudge".into()).spawn(nudge).map(drop)
 }
 
 /// Starts the log and sets the limits of this process, before anything else is done.
