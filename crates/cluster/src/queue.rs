@@ -24,6 +24,7 @@ use tracing::{Instrument as _, Span};
 
 use crate::awaited::Wake;
 use crate::bucket::TokenBucket;
+use crate::controller::Vitals;
 use crate::telemetry::{Metrics, QueueMetrics, QueueStats};
 
 /// The result of one pass over a key.
@@ -61,6 +62,8 @@ pub struct QueueOptions {
     pub bucket: Option<(f64, u32)>,
     /// Where the queue reports its depth, adds, retries and durations.
     pub metrics: Option<Metrics>,
+    /// Where it reports panics and how long its passes run.
+    pub vitals: Option<Vitals>,
 }
 
 impl Default for QueueOptions {
@@ -70,6 +73,7 @@ impl Default for QueueOptions {
             backoff: Backoff::new(Duration::from_secs(1), Duration::from_secs(300)),
             bucket: None,
             metrics: None,
+            vitals: None,
         }
     }
 }
@@ -135,6 +139,7 @@ struct Inner<K> {
     /// Notified whenever a key becomes ready, an earlier deadline appears, or the queue closes.
     wake: Notify,
     metrics: Option<QueueMetrics>,
+    vitals: Option<Vitals>,
 }
 
 struct State<K> {
@@ -174,7 +179,12 @@ impl<K: QueueKey> WorkQueue<K> {
             state: Mutex::new(state),
             wake: Notify::new(),
             metrics: options.metrics.as_ref().map(|m| m.queue(name)),
+            vitals: options.vitals,
         });
+        if let Some(vitals) = &inner.vitals {
+            let weak = Arc::downgrade(&inner);
+            vitals.watch_queue(weak);
+        }
         if let Some(metrics) = &options.metrics {
             let weak = Arc::downgrade(&inner);
             metrics.watch_queue(name, weak);
@@ -368,10 +378,12 @@ impl<K: QueueKey> WorkQueue<K> {
             let key = item.key().clone();
             let span = span_of(&key, self.requeues(&key).saturating_add(1));
             let call = AssertUnwindSafe(async { work(key).await }).catch_unwind();
-            let outcome = call
-                .instrument(span.clone())
-                .await
-                .unwrap_or_else(|panic| Outcome::retry(format!("panic: {}", panic_text(&*panic))));
+            let outcome = call.instrument(span.clone()).await.unwrap_or_else(|panic| {
+                if let Some(vitals) = &self.inner.vitals {
+                    vitals.panicked();
+                }
+                Outcome::retry(format!("panic: {}", panic_text(&*panic)))
+            });
             span.in_scope(|| item.finish(outcome));
         }
     }

@@ -56,6 +56,20 @@ calls! {
     }
 }
 
+impl Call {
+    /// Whether the call may undo what somebody else has done since: it takes something away, or sets what was set before.
+    pub const fn undoes(self) -> bool {
+        matches!(
+            self,
+            Self::DeleteVolume
+                | Self::ControllerUnpublishVolume
+                | Self::DeleteSnapshot
+                | Self::DeleteVolumeGroupSnapshot
+                | Self::ControllerModifyVolume
+        )
+    }
+}
+
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())

@@ -13,6 +13,8 @@ pub struct Environment {
     pub pod_namespace: Option<String>,
     /// `POD_NAME`.
     pub pod_name: Option<String>,
+    /// `POD_UID`.
+    pub pod_uid: Option<String>,
     /// `NAMESPACE`.
     pub namespace: Option<String>,
 }
@@ -27,6 +29,7 @@ impl Environment {
             node_name: read("NODE_NAME"),
             pod_namespace: read("POD_NAMESPACE"),
             pod_name: read("POD_NAME"),
+            pod_uid: read("POD_UID"),
             namespace: read("NAMESPACE"),
         }
     }

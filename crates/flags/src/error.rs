@@ -87,6 +87,14 @@ pub enum UsageError {
         /// The name that was used.
         name: String,
     },
+    /// What is wrong with the flags of one of several programs in a process.
+    #[error("{part}: {error}")]
+    InPart {
+        /// The program.
+        part: &'static str,
+        /// What it says itself.
+        error: Box<UsageError>,
+    },
     /// Anything else clap finds.
     #[error("{0}")]
     Other(String),
@@ -103,6 +111,7 @@ impl UsageError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::AsOfficial(_) => 1,
+            Self::InPart { error, .. } => error.exit_code(),
             _ => 2,
         }
     }

@@ -21,7 +21,7 @@ pub use environment::Environment;
 pub use error::UsageError;
 pub use gates::{Gate, Gates, Stage, gates_help};
 pub use nearest::nearest;
-pub use normalize::{Normalized, goify, normalize};
+pub use normalize::{HELP, Normalized, Typed, goify, is_switch, normalize, typed};
 pub use throttle::Throttle;
 
 use std::time::Duration;

@@ -34,6 +34,18 @@ pub fn goify(command: clap::Command) -> clap::Command {
     })
 }
 
+/// A flag of a command line and its value. A question for help has none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Typed {
+    /// The flag without its dashes.
+    pub name: String,
+    /// A switch without a value is `true`.
+    pub value: String,
+}
+
+/// The name of the question for help, however it was asked.
+pub const HELP: &str = "help";
+
 /// Rewrites `args` (without the program's name) for `command`, which went through [`goify`].
 ///
 /// `removed` lists flags that the official program once had, with what to write instead.
@@ -45,7 +57,29 @@ pub fn normalize(
     args: &[String],
     removed: &[(&str, &'static str)],
 ) -> Result<Normalized, UsageError> {
+    let given = typed(args, |flag, name| {
+        let known = command.get_arguments().find(|known| known.get_long() == Some(name));
+        known.map(is_switch).ok_or_else(|| unknown(command, flag, name, removed))
+    })?;
+    let canonical = given.into_iter().map(|Typed { name, value }| match name.as_str() {
+        HELP => format!("--{HELP}"),
+        _ => format!("--{name}={value}"),
+    });
+    Ok(canonical.collect())
+}
+
+/// Reads `args` as Go's flag package does. `is_switch` gets a flag as it was typed, and its name, and says whether it can
+/// stand without a value.
+///
+/// # Errors
+/// Those of `is_switch`, a missing value, or a word that is no flag.
+pub fn typed(
+    args: &[String],
+    is_switch: impl Fn(&str, &str) -> Result<bool, UsageError>,
+) -> Result<Vec<Typed>, UsageError> {
     let mut out = Vec::with_capacity(args.len());
+    let mut add =
+        |name: &str, value: &str| out.push(Typed { name: name.into(), value: value.into() });
     let mut rest = args.iter();
     let mut last_switch: Option<&str> = None;
     while let Some(arg) = rest.next() {
@@ -65,27 +99,21 @@ pub fn normalize(
             Some((name, value)) => (name, Some(value)),
             None => (body, None),
         };
-        if matches!(name, "help" | "h") {
-            out.push("--help".to_owned());
+        if matches!(name, HELP | "h") {
+            add(HELP, "");
             continue;
         }
-        let Some(known) = command.get_arguments().find(|known| known.get_long() == Some(name))
-        else {
-            return Err(unknown(command, arg, name, removed));
-        };
-        last_switch = None;
-        if is_switch(known) {
-            out.push(format!("--{name}={}", value.unwrap_or("true")));
-            last_switch = value.is_none().then_some(name);
-            continue;
-        }
+        let dashes = arg.len() - body.len();
+        let switch = is_switch(&arg[..dashes + name.len()], name)?;
+        last_switch = (switch && value.is_none()).then_some(name);
         let value = match value {
             Some(value) => value,
+            None if switch => "true",
             None => {
                 rest.next().ok_or_else(|| UsageError::MissingValue { flag: format!("--{name}") })?
             }
         };
-        out.push(format!("--{name}={value}"));
+        add(name, value);
     }
     Ok(out)
 }
@@ -96,7 +124,9 @@ fn body(arg: &str) -> Option<&str> {
     (!body.is_empty() && !body.starts_with(['-', '='])).then_some(body)
 }
 
-fn is_switch(arg: &clap::Arg) -> bool {
+/// Whether a flag of a command that went through [`goify`] can stand without a value.
+#[must_use]
+pub fn is_switch(arg: &clap::Arg) -> bool {
     arg.get_num_args().is_some_and(|range| range.min_values() == 0)
 }
 
@@ -110,12 +140,11 @@ fn stray_word(word: &str, last_switch: Option<&str>) -> UsageError {
 
 fn unknown(
     command: &clap::Command,
-    arg: &str,
+    flag: &str,
     name: &str,
     removed: &[(&str, &'static str)],
 ) -> UsageError {
-    let dashes = arg.len() - arg.trim_start_matches('-').len();
-    let flag = format!("{}{name}", &arg[..dashes]);
+    let flag = flag.to_owned();
     if let Some((_, advice)) = removed.iter().find(|(gone, _)| *gone == name) {
         return UsageError::RemovedFlag { flag, advice };
     }
@@ -123,7 +152,7 @@ fn unknown(
         .get_arguments()
         .filter(|known| !known.is_hide_set())
         .filter_map(clap::Arg::get_long)
-        .chain(["help"]);
+        .chain([HELP]);
     UsageError::UnknownFlag { flag, nearest: nearest(name, longs).map(|name| format!("--{name}")) }
 }
 

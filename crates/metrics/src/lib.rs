@@ -10,5 +10,5 @@ mod text;
 
 pub use family::{BoundedFamily, MAX_SERIES};
 pub use process::ProcessCollector;
-pub use registry::{RegistryExt, encode_gauges};
+pub use registry::{RegistryExt, encode_counters, encode_gauges};
 pub use text::render;

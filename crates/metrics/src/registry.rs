@@ -6,6 +6,7 @@ use prometheus_client::encoding::{
     DescriptorEncoder, EncodeGaugeValue, EncodeLabelSet, EncodeMetric as _,
 };
 use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::Histogram;
@@ -47,6 +48,26 @@ impl RegistryExt for Registry {
         self.register(name, help, family.clone());
         family
     }
+}
+
+/// Writes counters of one name that a collector has just read; nothing if there are none.
+///
+/// # Errors
+/// When the encoder refuses.
+pub fn encode_counters<L: EncodeLabelSet>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    counters: impl IntoIterator<Item = (L, u64)>,
+) -> fmt::Result {
+    let mut counters = counters.into_iter().peekable();
+    if counters.peek().is_none() {
+        return Ok(());
+    }
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    counters.try_for_each(|(labels, value)| {
+        ConstCounter::new(value).encode(family.encode_family(&labels)?)
+    })
 }
 
 /// Writes gauges of one name that a collector has just counted; nothing if there are none.

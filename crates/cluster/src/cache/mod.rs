@@ -4,6 +4,7 @@
 //! into slim records. A loop that writes hands the response to [`Cache::assume`], so that its next
 //! pass does not read something older than its own write.
 
+mod needs;
 mod recent;
 mod reflect;
 mod shared;
@@ -11,17 +12,21 @@ mod store;
 mod subscribe;
 
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use longshore_core::model::{HasMeta, Kind, ObjectKey};
 use parking_lot::{Mutex, RwLock};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{Api, ListParams, key_of};
+pub use needs::Needs;
 use recent::Recent;
 pub use shared::SharedCaches;
 use store::Store;
@@ -169,6 +174,8 @@ struct Inner<T> {
     /// Cancelled after the first list. Waiting loops are woken in the order of arrival.
     synced: CancellationToken,
     recent: Mutex<Recent>,
+    /// Why the API server does not let this process list or watch the kind, as long as it does not.
+    refused: watch::Sender<Option<String>>,
 }
 
 impl<T: Cacheable> Cache<T> {
@@ -177,7 +184,7 @@ impl<T: Cacheable> Cache<T> {
     pub fn start(api: &Api, scope: Scope, shutdown: &CancellationToken) -> (Self, JoinHandle<()>) {
         let cache = Self::idle(scope);
         let task = reflect::run(cache.clone(), api.clone(), shutdown.clone());
-        (cache, tokio::spawn(task))
+        (cache, tokio::spawn(unless_panicked(task)))
     }
 
     /// A cache without a watch yet.
@@ -188,6 +195,7 @@ impl<T: Cacheable> Cache<T> {
             subscribers: Arc::default(),
             synced: CancellationToken::new(),
             recent: Mutex::default(),
+            refused: watch::Sender::new(None),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -209,6 +217,12 @@ impl<T: Cacheable> Cache<T> {
     #[must_use]
     pub fn is_fresh(&self, within: Duration) -> bool {
         self.inner.store.read().last_event.is_some_and(|at| at.elapsed() <= within)
+    }
+
+    /// Follows why the API server does not let this process list or watch the kind; `None` while it does.
+    #[must_use]
+    pub fn refused(&self) -> watch::Receiver<Option<String>> {
+        self.inner.refused.subscribe()
     }
 
     /// Returns the object, or `None` if the cache does not hold it.
@@ -335,5 +349,16 @@ impl<T: Cacheable> Cache<T> {
         for change in &changes {
             subscribers.notify(change);
         }
+    }
+}
+
+/// The exit code of a process whose cache panicked, which is that of a panic.
+const PANICKED: i32 = 101;
+
+/// What all loops take for the truth must not be guessed: a cache that panics ends the process.
+async fn unless_panicked(keep: impl Future<Output = ()>) {
+    if AssertUnwindSafe(keep).catch_unwind().await.is_err() {
+        tracing::error!("a cache panicked; the process ends");
+        std::process::exit(PANICKED);
     }
 }

@@ -68,6 +68,7 @@ impl<T: Cacheable> Reflector<T> {
             // Whatever comes next, there is no watch now.
             self.cache.inner.store.write().last_event = None;
             step = next;
+            self.note_refusal(error.as_ref());
             if started.elapsed() >= GOOD_AFTER {
                 failures = 0;
             }
@@ -77,6 +78,20 @@ impl<T: Cacheable> Reflector<T> {
             tracing::warn!(kind = T::KIND, %error, retry_in = words::time(pause), "the cache lost its watch");
             tokio::time::sleep(pause).await;
         }
+    }
+
+    /// Any other failure says nothing about what this process may do.
+    fn note_refusal(&self, error: Option<&ApiError>) {
+        let refused = match error {
+            Some(error @ ApiError::Forbidden { .. }) => Some(error.to_string()),
+            Some(_) => return,
+            None => None,
+        };
+        self.cache.inner.refused.send_if_modified(|before| {
+            let changed = before.is_some() != refused.is_some();
+            *before = refused;
+            changed
+        });
     }
 
     /// Does one step; returns the next one, and an error if it should wait.
@@ -195,6 +210,7 @@ impl<T: Cacheable> Reflector<T> {
             store.retain_listed(listed, version)
         });
         self.cache.inner.synced.cancel();
+        self.note_refusal(None);
         tracing::debug!(kind = T::KIND, objects = listed.len(), version, "listed");
     }
 

@@ -12,6 +12,8 @@ use crate::events::Recorder;
 use crate::queue::{QueueKey, QueueOptions, WorkQueue};
 use crate::telemetry::Metrics;
 
+use super::Vitals;
+
 /// The API, one cache per kind, one recorder per component and one registry of metrics. Cheap to
 /// clone. A loop that is started again after a lost lease gets the same ones.
 ///
@@ -40,6 +42,7 @@ pub struct Context {
     pub caches: SharedCaches,
     pub metrics: Metrics,
     recorders: Arc<Recorders>,
+    vitals: Option<Vitals>,
 }
 
 struct Recorders {
@@ -58,7 +61,7 @@ impl Context {
             shutdown: shutdown.clone(),
             by_component: Mutex::default(),
         };
-        Self { api, caches, metrics, recorders: Arc::new(recorders) }
+        Self { api, caches, metrics, recorders: Arc::new(recorders), vitals: None }
     }
 
     /// Returns the same context with another API client (other limits, another user) for writes of
@@ -66,6 +69,12 @@ impl Context {
     #[must_use]
     pub fn with_api(&self, api: Api) -> Self {
         Self { api, ..self.clone() }
+    }
+
+    /// Returns the same context for one of several controllers of a process: its queues report to `vitals`.
+    #[must_use]
+    pub fn with_vitals(&self, vitals: &Vitals) -> Self {
+        Self { vitals: Some(vitals.clone()), ..self.clone() }
     }
 
     /// The cache of all objects of a kind.
@@ -77,7 +86,8 @@ impl Context {
     /// A queue that reports to the metrics of the process.
     #[must_use]
     pub fn queue<K: QueueKey>(&self, name: &str, options: QueueOptions) -> WorkQueue<K> {
-        WorkQueue::new(name, options.with_metrics(&self.metrics))
+        let vitals = self.vitals.clone();
+        WorkQueue::new(name, QueueOptions { vitals, ..options.with_metrics(&self.metrics) })
     }
 
     /// The recorder of events that come from `component`.

@@ -11,6 +11,7 @@
 
 mod context;
 mod sources;
+mod vitals;
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use tracing::field::Empty;
 
 pub use context::Context;
 pub use sources::Sources;
+pub use vitals::{Burst, Vitals};
 
 use crate::awaited::with_wake;
 use crate::queue::{Outcome, QueueKey, WorkQueue};
@@ -81,8 +83,13 @@ impl Subject {
 /// Fields that are not known yet are recorded later with [`note`].
 #[must_use]
 pub fn pass_span(step: &'static str, subject: &Subject, attempt: u32) -> Span {
+    pass_span_in(&Span::none(), step, subject, attempt)
+}
+
+/// The span of a pass of a loop that is part of something greater, with that as its parent.
+fn pass_span_in(parent: &Span, step: &'static str, subject: &Subject, attempt: u32) -> Span {
     let span = tracing::info_span!(
-        parent: None,
+        parent: parent,
         "pass",
         r#loop = step,
         key = subject.key,
@@ -161,10 +168,12 @@ impl<R: Reconciler> Loop<R> {
         let _subscriptions = sources.subscribe();
         let (step, spans, work) = (self.step, self.reconciler.clone(), self.reconciler);
         let queue = self.queue.clone();
+        // Several controllers may share this process; a line of a pass says which of them it is from.
+        let around = Span::current();
         let passes = self.queue.run_until_in(
             self.workers,
             shutdown,
-            move |key, attempt| pass_span(step, &spans.subject(key), attempt),
+            move |key, attempt| pass_span_in(&around, step, &spans.subject(key), attempt),
             move |key| {
                 let (reconciler, wake) = (work.clone(), queue.wake(&key));
                 with_wake(wake, async move { reconciler.reconcile(&key).await })

@@ -5,6 +5,7 @@
 //! clocks may differ. Writes are optimistic PUTs. In addition to polling as the Go clients do, a
 //! candidate watches the lease, so that a released lease changes hands at once.
 
+mod fence;
 mod lock;
 mod names;
 mod status;
@@ -24,8 +25,9 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::api::Api;
 use crate::events::{EventType, Recorder};
 use crate::telemetry::Metrics;
+pub use fence::holds;
 use lock::Lock;
-pub use names::{default_namespace, host_identity, lease_name, unique_identity};
+pub use names::{default_namespace, host_identity, lease_name, pod_identity, unique_identity};
 pub use status::{NotRenewed, Status};
 
 /// What to do when the lease is lost.
@@ -65,7 +67,12 @@ pub struct ElectionConfig {
     pub metrics: Option<Metrics>,
     /// Says whether this process leads; also the health check.
     pub status: Status,
+    /// Says why the work must not be trusted any more, if so: the lease is not renewed then, and runs out.
+    pub fit: Option<Fit>,
 }
+
+/// Whether work that leads may go on.
+pub type Fit = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 impl ElectionConfig {
     /// A candidate with the sidecars' durations (15 s, 10 s, 5 s), a unique identity, rejoining
@@ -86,6 +93,7 @@ impl ElectionConfig {
             recorder: None,
             metrics: None,
             status: Status::default(),
+            fit: None,
         }
     }
 
@@ -283,6 +291,9 @@ impl Elector {
             let last = self.config.status.last_renewed().unwrap_or_else(Instant::now);
             let round = last + self.config.retry_period;
             tokio::time::sleep_until(round).await;
+            if let Some(Err(reason)) = self.config.fit.as_ref().map(|fit| fit()) {
+                return reason;
+            }
             // Stop a little before others may take the lease, whatever the flags say.
             let deadline = (round + self.config.renew_deadline)
                 .min(last + self.config.lease_duration.mul_f64(0.9));

@@ -24,6 +24,15 @@ pub fn unique_identity() -> String {
     format!("{}_{}", host_name(), uuid::Uuid::new_v4())
 }
 
+/// An identity for one of several programs of a host, which with host networking have one name: the host's name and what
+/// begins the pod's UID, or something random. It stays the same when the container is restarted.
+#[must_use]
+pub fn pod_identity(pod_uid: Option<&str>) -> String {
+    let uid = pod_uid.map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned);
+    let hex: String = uid.chars().filter(char::is_ascii_hexdigit).take(8).collect();
+    format!("{}-{hex}", host_identity())
+}
+
 fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = name.trim();
@@ -65,5 +74,17 @@ mod tests {
     fn two_candidates_never_share_an_identity() {
         assert_ne!(unique_identity(), unique_identity());
         assert!(!host_identity().is_empty());
+    }
+
+    // case: sidecars/A19
+    #[test]
+    fn pods_of_one_host_differ_from_each_other_and_from_the_host() {
+        let (one, other) = ("0a1b2c3d-4e5f-6071", "9a1b2c3d-4e5f-6071");
+        let host = host_identity();
+        assert_eq!(pod_identity(Some(one)), format!("{host}-0a1b2c3d"));
+        assert_eq!(pod_identity(Some(one)), pod_identity(Some(one)), "after a restart");
+        assert_ne!(pod_identity(Some(one)), pod_identity(Some(other)));
+        assert_ne!(pod_identity(None), pod_identity(None));
+        assert_eq!(pod_identity(None).len(), host.len() + 9);
     }
 }

@@ -161,7 +161,7 @@ impl Monitor {
             tracing::debug!(claim = %key, volume = volume.metadata.name, "the volume's claim is not there");
             return;
         };
-        let warned = self.warnings.has_indexed(BY_CLAIM, &claim.metadata.uid.to_string());
+        let warned = self.warnings.has_indexed(BY_CLAIM, claim.metadata.uid.as_ref());
         match health::report(condition, warned) {
             Report::Nothing => {}
             Report::Abnormal(message) => self.recorder.warning(claim.as_ref(), ABNORMAL, message),

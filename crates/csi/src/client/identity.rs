@@ -26,7 +26,7 @@ pub enum DriverNameError {
 pub struct ProbeFailed(#[from] pub CsiError);
 
 impl Client {
-    /// Requests the driver's name, validates it and uses it as metrics label from then on.
+    /// Requests the driver's name and validates it. The first one is the metrics label from then on.
     pub async fn driver_name(&self) -> Result<String, DriverNameError> {
         self.driver_name_and_manifest().await.map(|(name, _)| name)
     }
@@ -37,7 +37,8 @@ impl Client {
     ) -> Result<(String, BTreeMap<String, String>), DriverNameError> {
         let info = self.get_plugin_info(v1::GetPluginInfoRequest {}).await?;
         names::driver_name(&info.name)?;
-        Ok((self.shared.driver.get_or_init(|| info.name).clone(), info.manifest))
+        self.shared.driver.get_or_init(|| info.name.clone());
+        Ok((info.name, info.manifest))
     }
 
     /// Sets the driver name for metrics, where it is known from another connection.

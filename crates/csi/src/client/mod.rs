@@ -14,6 +14,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use longshore_core::words;
 use prost::{Message, Name};
 use tokio::sync::watch;
@@ -47,6 +48,9 @@ pub struct Options {
     pub max_log_length: Option<usize>,
 }
 
+/// Asked before each call that [undoes](Call::undoes): whether it is still this process that may; the error says why not.
+pub type Fence = Arc<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
+
 /// A connection to the driver, or its services in this process.
 type Transport = Either<Channel, MapErr<Routes, fn(Infallible) -> tonic::transport::Error>>;
 
@@ -57,6 +61,7 @@ pub struct Client {
     shared: Arc<Shared>,
     deadline: Deadline,
     migrated: Option<bool>,
+    fence: Option<Fence>,
 }
 
 struct Shared {
@@ -117,6 +122,7 @@ impl Client {
             shared: Arc::new(shared),
             deadline: timeout.map_or(Deadline::None, Deadline::Each),
             migrated: None,
+            fence: None,
         }
     }
 
@@ -136,6 +142,13 @@ impl Client {
     #[must_use]
     pub fn with_migrated(&self, migrated: Option<bool>) -> Self {
         Self { migrated, ..self.clone() }
+    }
+
+    /// The same client for one of several leaders in time: a call that [undoes](Call::undoes) goes out only if `fence`
+    /// agrees. A new leader may have made anew what an old one still wants to delete.
+    #[must_use]
+    pub fn with_fence(&self, fence: Fence) -> Self {
+        Self { fence: Some(fence), ..self.clone() }
     }
 
     /// How often the connection has been lost so far; changes can be awaited.
@@ -164,6 +177,11 @@ impl Client {
         Q: Message + Name + 'static,
         R: Message + Name + Default + 'static,
     {
+        if let Some(fence) = self.fence.as_ref().filter(|_| call.undoes())
+            && let Err(why) = fence().await
+        {
+            return Err(CsiError::new(call, Status::unavailable(format!("not called: {why}"))));
+        }
         let start = Instant::now();
         self.log_request(call, &request);
         let sent = SentRequest::new(&request);

@@ -17,7 +17,9 @@ use longshore_core::words;
 use crate::flags::{UsageError, nearest};
 use crate::programs::PROGRAMS;
 
-pub(crate) use program::{Action, Entry, Program, Row, Start, Syntax, Threads, block_on};
+pub(crate) use program::{
+    Action, Entry, Program, Row, Start, Syntax, Threads, block_on, config_of,
+};
 use program::{Body, Line};
 
 /// The version, as `--version` prints it.

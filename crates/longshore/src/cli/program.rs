@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::process::ExitCode;
 
-use clap::FromArgMatches as _;
+use clap::{Args as _, FromArgMatches as _};
 
 use crate::flags::{self, Logging, UsageError};
 use crate::process;
@@ -60,6 +60,8 @@ pub(crate) enum Syntax {
     },
     /// As kubectl reads them.
     Kubectl,
+    /// As Go's flag package reads them, for several programs at once: rewritten to one spelling of each flag.
+    Merged(fn(&[String]) -> Result<flags::Normalized, UsageError>),
 }
 
 impl Syntax {
@@ -71,6 +73,8 @@ impl Syntax {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Threads {
     One,
+    /// One that goes on while another is held up.
+    Two,
     Many,
 }
 
@@ -188,6 +192,7 @@ fn read<P: Program>(line: Line<'_>) -> Result<Action, UsageError> {
     let args = match P::SYNTAX {
         Syntax::Go { removed } => flags::normalize(&command, args, removed)?,
         Syntax::Kubectl => args.to_vec(),
+        Syntax::Merged(merge) => merge(args)?,
     };
     let matches = match command.no_binary_name(true).try_get_matches_from(args) {
         Ok(matches) => matches,
@@ -209,6 +214,17 @@ fn read<P: Program>(line: Line<'_>) -> Result<Action, UsageError> {
             Ok(Action::Run(Start::new(P::NAME, move || start(program))))
         }
     }
+}
+
+/// Reads arguments that are normalized already.
+///
+/// # Errors
+/// When they cannot be run.
+pub(crate) fn config_of<P: Program>(args: &[String]) -> Result<P, UsageError> {
+    let command = flags::goify(P::Flags::augment_args(clap::Command::new(P::NAME)));
+    let matches = command.no_binary_name(true).try_get_matches_from(args);
+    let read = matches.and_then(|matches| P::Flags::from_arg_matches(&matches));
+    P::from_flags(read.map_err(|error| UsageError::from_clap(&error))?)
 }
 
 fn start<P: Program>(program: P) -> anyhow::Result<ExitCode> {
@@ -235,7 +251,10 @@ pub(crate) fn block_on(
 ) -> anyhow::Result<()> {
     let mut builder = match threads {
         Threads::One => tokio::runtime::Builder::new_current_thread(),
-        Threads::Many => tokio::runtime::Builder::new_multi_thread(),
+        Threads::Two | Threads::Many => tokio::runtime::Builder::new_multi_thread(),
     };
+    if matches!(threads, Threads::Two) {
+        builder.worker_threads(2);
+    }
     builder.enable_all().build()?.block_on(program)
 }

@@ -14,6 +14,6 @@ pub(crate) use election::{Election, ElectionFlags, ElectionTimes};
 pub(crate) use kube::{KubeAccess, KubeFlags, MasterFlag, log_other_kubeconfig};
 pub(crate) use logging::{CommonFlags, KlogFlags, LogFormat, Logging};
 pub(crate) use longshore_flags::{
-    Environment, Gate, Gates, Stage, Throttle, UsageError, gates_help, goify, nearest, normalize,
-    values,
+    Environment, Gate, Gates, HELP, Normalized, Stage, Throttle, Typed, UsageError, gates_help,
+    goify, is_switch, nearest, normalize, typed, values,
 };

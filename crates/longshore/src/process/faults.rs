@@ -36,7 +36,8 @@ fn of<Bug: Copy + PartialEq>(
     longshore_files::fault::Faults::NONE
 }
 
-/// `VARIABLE=POINT:N` ends this process, as `kill -9` would, when it passes that point for the Nth time.
+/// `VARIABLE=POINT:N` ends this process, as `kill -9` would, when it passes that point for the Nth time. `POINT:panic:N`
+/// panics there N times, and `POINT:block:N` stands still for ever.
 #[cfg(feature = "fault-points")]
 fn of<Bug: Copy + PartialEq>(
     variable: &str,
@@ -48,13 +49,27 @@ fn of<Bug: Copy + PartialEq>(
     let text = std::env::var(variable).unwrap_or_default();
     let Some((point, times)) = text.split_once(':') else { return Faults::NONE };
     assert!(points.contains(&point), "{variable}: there is no point {point}");
-    let (point, times, passed) =
-        (point.to_owned(), times.parse::<u32>().unwrap_or(1), AtomicU32::new(0));
+    let (what, times) = times.split_once(':').unwrap_or(("kill", times));
+    let (point, what) = (point.to_owned(), what.to_owned());
+    let (times, passed) = (times.parse::<u32>().unwrap_or(1), AtomicU32::new(0));
     Faults::new(move |at| {
         assert!(points.contains(&at), "{at} is not on the list");
-        if at == point && passed.fetch_add(1, Ordering::SeqCst) + 1 == times {
-            let own = rustix::process::getpid();
-            let _ = rustix::process::kill_process(own, rustix::process::Signal::KILL);
+        if at != point {
+            return;
+        }
+        let nth = passed.fetch_add(1, Ordering::SeqCst) + 1;
+        match what.as_str() {
+            "panic" => assert!(nth > times, "a test wants a panic at {at}"),
+            "block" if nth <= times => tokio::task::block_in_place(|| {
+                loop {
+                    std::thread::park();
+                }
+            }),
+            "kill" if nth == times => {
+                let own = rustix::process::getpid();
+                let _ = rustix::process::kill_process(own, rustix::process::Signal::KILL);
+            }
+            _ => {}
         }
     })
 }

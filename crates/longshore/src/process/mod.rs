@@ -6,6 +6,8 @@ mod logging;
 pub(crate) mod memory;
 pub(crate) mod root;
 
+use std::time::Duration;
+
 use tokio_util::sync::CancellationToken;
 
 use crate::flags::Logging;
@@ -30,6 +32,22 @@ pub(crate) async fn unless_stopped<T>(
     part: impl Future<Output = anyhow::Result<T>>,
 ) -> anyhow::Result<T> {
     stop.run_until_cancelled(part).await.unwrap_or_else(|| Err(Stopped.into()))
+}
+
+/// How long nobody may look at sockets and timers while a task holds up its thread.
+const NUDGE_EVERY: Duration = Duration::from_secs(1);
+
+/// Keeps the rest of the process going while a task blocks its thread. The thread that was looking at sockets and timers
+/// runs what it finds there; if that blocks, no other thread looks before something wakes it. This does, from outside.
+pub(crate) fn outlive_blocked_tasks() -> std::io::Result<()> {
+    let runtime = tokio::runtime::Handle::current();
+    let nudge = move || {
+        loop {
+            std::thread::sleep(NUDGE_EVERY);
+            runtime.spawn(async {});
+        }
+    };
+    std::thread::Builder::new().name("nudge".into()).spawn(nudge).map(drop)
 }
 
 /// Starts the log and sets the limits of this process, before anything else is done.

@@ -1,14 +1,19 @@
 //! `longshore attacher`, also as `csi-attacher`.
 
-use anyhow::Result;
-use longshore_cluster::Context;
-use longshore_controllers::{Driver, attacher};
-use tokio_util::sync::CancellationToken;
+use std::time::Duration;
 
-use super::sidecar::{self, SidecarFlags, read_gates};
+use anyhow::Result;
+use futures::{FutureExt as _, future::BoxFuture};
+use longshore_cluster::{Context, cache::Needs};
+use longshore_controllers::{Driver, attacher};
+use longshore_core::model::kinds::{CsiNode, Volume, VolumeAttachment};
+
+use super::sidecar::{self, Controller, Reached, Ready, SidecarFlags, Unable, alone, read_gates};
+use super::sidecars::{Included, Member};
 use crate::cli::{Program, Syntax, Threads};
-use crate::flags::{CommonFlags, CsiFlags, Logging, UsageError, gates_help, values};
-use crate::process::unless_stopped;
+use crate::flags::{
+    CommonFlags, CsiFlags, Gate, Logging, Throttle, UsageError, gates_help, values,
+};
 
 /// Flags that csi-attacher once had, and what replaced them.
 const REMOVED: &[(&str, &str)] = &[
@@ -70,25 +75,52 @@ impl Program for Config {
     }
 
     async fn run(self) -> Result<()> {
-        let Self { sidecar, attacher: config } = self;
-        let sidecar = sidecar.begin(Self::OFFICIAL[0], config.timeout).await?;
-        // Before the election: a standby takes over at once, however slow the driver is then.
-        let asked = async { Ok(Driver::describe(&sidecar.csi, config.timeout).await?) };
-        let driver = unless_stopped(&sidecar.shutdown, asked).await?;
-        let lock = format!("external-attacher-leader-{}", sidecar.driver);
-        let work = |stop: CancellationToken| {
-            let context = Context::new(sidecar.api.clone(), sidecar.metrics.clone(), &stop);
-            let attacher = attacher::Attacher::new(&context, sidecar.csi.clone(), config.clone());
-            attacher.run(driver.clone(), stop)
-        };
-        sidecar.lead(&lock, work).await
+        alone(self.sidecar.clone(), Self::OFFICIAL[0], self, Unable::into).await
+    }
+}
+
+impl Controller for Config {
+    fn timeout(&self) -> Duration {
+        self.attacher.timeout
+    }
+
+    fn throttle(&self) -> Throttle {
+        self.sidecar.kube.throttle
+    }
+
+    fn lock(&self, driver: &str) -> String {
+        format!("external-attacher-leader-{driver}")
+    }
+
+    fn prepare<'a>(&'a self, reached: &'a Reached) -> BoxFuture<'a, Result<Ready, Unable>> {
+        async {
+            let (csi, config) = (reached.csi.clone(), self.attacher.clone());
+            let driver =
+                Driver::describe(&csi, config.timeout).await.map_err(anyhow::Error::from)?;
+            let needs = |context: &Context| {
+                let read = Needs::of::<Volume>(context).and::<CsiNode>(context);
+                read.and::<VolumeAttachment>(context)
+            };
+            Ok(Ready::new(needs, move |context, stop| {
+                let attacher = attacher::Attacher::new(context, csi.clone(), config.clone());
+                attacher.run(driver.clone(), stop)
+            }))
+        }
+        .boxed()
+    }
+}
+
+impl Included for Config {
+    const GATES: &'static [&'static [Gate]] = &[attacher::GATES, sidecar::GATES];
+
+    fn member(self) -> Result<Member, UsageError> {
+        Ok(Member::Controller(Box::new(self)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
-    use std::time::Duration;
 
     use super::*;
     use crate::cli::testing::flags;

@@ -1,14 +1,18 @@
 //! `longshore health-monitor`, also as `csi-external-health-monitor-controller`.
 
-use anyhow::Result;
-use longshore_cluster::Context;
-use longshore_controllers::health_monitor::{self, Abilities, HealthMonitor};
-use tokio_util::sync::CancellationToken;
+use std::time::Duration;
 
-use super::sidecar::{self, SidecarFlags, read_gates};
+use anyhow::Result;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use longshore_cluster::Context;
+use longshore_cluster::cache::Needs;
+use longshore_controllers::health_monitor::{self, Abilities, HealthMonitor};
+use longshore_core::model::kinds::{Claim, Volume};
+
+use super::sidecar::{self, Controller, Reached, Ready, SidecarFlags, Unable, alone, read_gates};
 use crate::cli::{Program, Syntax, Threads};
-use crate::flags::{CommonFlags, CsiFlags, Logging, UsageError};
-use crate::process::unless_stopped;
+use crate::flags::{CommonFlags, CsiFlags, Logging, Throttle, UsageError};
 
 /// Flags that csi-external-health-monitor-controller once had, and what replaced them.
 const REMOVED: &[(&str, &str)] = &[sidecar::NO_CONNECTION_TIMEOUT, sidecar::NO_ELECTION_TYPE];
@@ -59,24 +63,39 @@ impl Program for Config {
     }
 
     async fn run(self) -> Result<()> {
-        let Self { sidecar, monitor: config } = self;
-        let sidecar = sidecar.begin(Self::OFFICIAL[0], config.timeout).await?;
-        // Before the election: who cannot work shall not lead.
-        let asked = async { Ok(Abilities::ask(&sidecar.csi).await?) };
-        let abilities = unless_stopped(&sidecar.shutdown, asked).await?;
-        let work = |stop: CancellationToken| {
-            let context = Context::new(sidecar.api.clone(), sidecar.metrics.clone(), &stop);
-            HealthMonitor::new(&context, sidecar.csi.clone(), config.clone())
-                .run(abilities.clone(), stop)
-        };
-        sidecar.lead(&format!("external-health-monitor-leader-{}", sidecar.driver), work).await
+        alone(self.sidecar.clone(), Self::OFFICIAL[0], self, Unable::into).await
+    }
+}
+
+impl Controller for Config {
+    fn timeout(&self) -> Duration {
+        self.monitor.timeout
+    }
+
+    fn throttle(&self) -> Throttle {
+        self.sidecar.kube.throttle
+    }
+
+    fn lock(&self, driver: &str) -> String {
+        format!("external-health-monitor-leader-{driver}")
+    }
+
+    fn prepare<'a>(&'a self, reached: &'a Reached) -> BoxFuture<'a, Result<Ready, Unable>> {
+        async {
+            let (csi, config) = (reached.csi.clone(), self.monitor.clone());
+            let abilities = Abilities::ask(&csi).await.map_err(anyhow::Error::from)?;
+            let needs = |context: &Context| Needs::of::<Volume>(context).and::<Claim>(context);
+            Ok(Ready::new(needs, move |context, stop| {
+                let monitor = HealthMonitor::new(context, csi.clone(), config.clone());
+                monitor.run(abilities.clone(), stop)
+            }))
+        }
+        .boxed()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::cli::testing::flags;
 

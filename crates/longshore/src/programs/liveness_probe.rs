@@ -8,15 +8,16 @@ use longshore_cluster::{Metrics, listen, shutdown};
 use longshore_csi::metrics::Side;
 use longshore_node::liveness::{Liveness, Pages};
 
+use super::sidecars::{Included, Member};
 use crate::cli::{Program, Syntax, Threads};
-use crate::flags::{CommonFlags, CsiFlags, KlogFlags, Logging, UsageError, values};
+use crate::flags::{CommonFlags, CsiFlags, Gate, KlogFlags, Logging, UsageError, values};
 
 /// The port of the health page unless told otherwise.
 const DEFAULT_PORT: &str = "9808";
 
 /// Flags of `longshore liveness-probe`, named as livenessprobe names them.
 #[derive(Debug, Clone, clap::Args)]
-pub(super) struct Flags {
+pub(crate) struct Flags {
     #[command(flatten)]
     common: CommonFlags,
     #[command(flatten)]
@@ -42,7 +43,7 @@ pub(super) struct Flags {
 
 /// What the liveness probe runs on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Config {
+pub(crate) struct Config {
     pub logging: Logging,
     /// Socket of the driver.
     pub socket: PathBuf,
@@ -56,7 +57,7 @@ pub(super) struct Config {
 
 /// Where metrics are served.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct MetricsEndpoint {
+pub(crate) struct MetricsEndpoint {
     /// `HOST:PORT` of their own; none means beside the health page.
     pub apart: Option<String>,
     pub path: String,
@@ -130,6 +131,14 @@ impl Program for Config {
 
     async fn run(self) -> anyhow::Result<()> {
         run(self).await
+    }
+}
+
+impl Included for Config {
+    const GATES: &'static [&'static [Gate]] = &[];
+
+    fn member(self) -> Result<Member, UsageError> {
+        Ok(Member::Liveness(self))
     }
 }
 

@@ -27,6 +27,7 @@ mod provisioner;
 mod real_manifests;
 mod resizer;
 mod sidecar;
+mod sidecars;
 mod snapshot;
 mod snapshot_controller;
 mod snapshotter;
@@ -63,6 +64,7 @@ pub(crate) const PROGRAMS: &[Row] = &[
     Row::of::<attacher::Config>(),
     Row::of::<resizer::Config>(),
     Row::of::<snapshotter::Config>(),
+    Row::of::<sidecars::Config>(),
     Row::of::<snapshot_controller::Config>(),
     Row::of::<health_monitor::Config>(),
     Row::of::<controllers::Config>(),
@@ -79,7 +81,6 @@ pub(crate) const PROGRAMS: &[Row] = &[
     Row::internal(internal::FREEZE_HOLDER, internal::freeze_holder),
     Row::internal(internal::UP_NODE, internal::up_node),
     Row::internal(client::complete::NAME, client::complete::read),
-    Row::not_yet("sidecars", &[]),
     Row::not_yet("explain", &[]),
     Row::not_yet("audit", &[]),
 ];

@@ -9,8 +9,9 @@ use longshore_core::words;
 use longshore_csi::{Client, ConnectOptions, Options};
 use longshore_node::registrar::{Health, Introduction, Registrar};
 
+use super::sidecars::{Included, Member};
 use crate::cli::{Program, Syntax, Threads};
-use crate::flags::{CommonFlags, CsiFlags, KlogFlags, Logging, UsageError, values};
+use crate::flags::{CommonFlags, CsiFlags, Gate, KlogFlags, Logging, UsageError, values};
 
 /// The mode that was once a probe for the kubelet's exec.
 const OLD_PROBE: &str = "kubelet-registration-probe";
@@ -19,7 +20,7 @@ const REGISTRATION: &str = "registration";
 
 /// Flags of `longshore node-registrar`, named as csi-node-driver-registrar names them.
 #[derive(Debug, Clone, clap::Args)]
-pub(super) struct Flags {
+pub(crate) struct Flags {
     #[command(flatten)]
     common: CommonFlags,
     #[command(flatten)]
@@ -54,7 +55,7 @@ pub(super) struct Flags {
 
 /// What a command line asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Config {
+pub(crate) enum Config {
     /// To do nothing and succeed, as exec probes of old manifests expect.
     OldProbe,
     /// To register the driver.
@@ -63,7 +64,7 @@ pub(super) enum Config {
 
 /// What the registrar runs on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Registration {
+pub(crate) struct Registration {
     pub logging: Logging,
     /// Socket of the driver.
     pub socket: PathBuf,
@@ -148,6 +149,20 @@ impl Program for Config {
         match self {
             Self::OldProbe => Ok(()),
             Self::Register(registration) => run(registration).await,
+        }
+    }
+}
+
+impl Included for Config {
+    const GATES: &'static [&'static [Gate]] = &[];
+
+    fn member(self) -> Result<Member, UsageError> {
+        match self {
+            Self::Register(registration) => Ok(Member::Registrar(registration)),
+            Self::OldProbe => {
+                let why = "it is the probe of a program of its own";
+                Err(UsageError::bad_value("--mode", OLD_PROBE, why))
+            }
         }
     }
 }

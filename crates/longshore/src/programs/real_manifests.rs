@@ -77,6 +77,7 @@ fn lines() -> Vec<Line> {
 fn pod() -> Environment {
     Environment {
         namespace: Some("storage".into()),
+        pod_uid: None,
         pod_namespace: Some("storage".into()),
         pod_name: Some("driver-0".into()),
         node_name: Some("node-a".into()),
@@ -87,7 +88,7 @@ fn pod() -> Environment {
 fn config<P: Program + Debug>(args: &[&str], adjust: fn(&mut P::Flags)) -> Result<String, String> {
     let removed = match P::SYNTAX {
         Syntax::Go { removed } => removed,
-        Syntax::Kubectl => &[],
+        Syntax::Kubectl | Syntax::Merged(_) => &[],
     };
     let mut read: P::Flags = flags(&args.join(" "), removed)?;
     adjust(&mut read);

@@ -1,15 +1,24 @@
 //! `longshore resizer`, also as `csi-resizer`.
 
+use std::time::Duration;
+
 use anyhow::Result;
-use longshore_cluster::Context;
-use longshore_controllers::resize::{self, Abilities, Resizer};
-use tokio_util::sync::CancellationToken;
+use futures::{FutureExt as _, future::BoxFuture};
+use longshore_cluster::{Context, cache::Needs};
+use longshore_controllers::resize::{self, Abilities, AbilitiesError, Resizer};
+use longshore_core::model::kinds::{Claim, Volume};
 
 use super::provisioner::place_of;
-use super::sidecar::{self, SidecarFlags, has_attributes_classes, read_gates};
+use super::sidecar::{
+    self, Controller, Reached, Ready, SidecarFlags, Unable, alone, has_attributes_classes,
+    read_gates,
+};
+use super::sidecars::{Included, Member};
 use crate::cli::{Program, Syntax, Threads};
-use crate::flags::{CommonFlags, CsiFlags, Logging, MasterFlag, UsageError, gates_help};
-use crate::process::{ExitWith, unless_stopped};
+use crate::flags::{
+    CommonFlags, CsiFlags, Gate, Logging, MasterFlag, Throttle, UsageError, gates_help,
+};
+use crate::process::ExitWith;
 
 /// Flags that csi-resizer once had, and what replaced them.
 const REMOVED: &[(&str, &str)] = &[
@@ -79,37 +88,74 @@ impl Program for Config {
     }
 
     async fn run(self) -> Result<()> {
-        let Self { sidecar, resizer: mut config, ask_for_attributes_classes } = self;
-        let sidecar = sidecar.begin(Self::OFFICIAL[0], config.timeout).await?;
-        let stop = &sidecar.shutdown;
-        // Before the election, as upstream: who cannot work shall not lead.
-        let asked = async { Ok(Abilities::ask(&sidecar.csi, config.timeout).await) };
-        let abilities = unless_stopped(stop, asked).await?.map_err(|error| {
-            tracing::error!("{error}");
-            ExitWith(FATAL)
-        })?;
-        if ask_for_attributes_classes {
-            let asked = async { Ok(has_attributes_classes(&sidecar.api).await) };
-            config.modifies = unless_stopped(stop, asked).await?;
+        alone(self.sidecar.clone(), Self::OFFICIAL[0], self, exit_as_official).await
+    }
+}
+
+/// csi-resizer ends with a code of its own when the driver has no work for it, or does not say.
+fn exit_as_official(unable: Unable) -> anyhow::Error {
+    match unable {
+        Unable::Failed(error) if !error.is::<AbilitiesError>() => error,
+        unable => {
+            tracing::error!("{unable}");
+            ExitWith(FATAL).into()
         }
-        if let Some(node) = &mut config.node {
-            node.segments = unless_stopped(stop, place_of(&sidecar.csi)).await?;
+    }
+}
+
+impl Controller for Config {
+    fn timeout(&self) -> Duration {
+        self.resizer.timeout
+    }
+
+    fn throttle(&self) -> Throttle {
+        self.sidecar.kube.throttle
+    }
+
+    fn lock(&self, driver: &str) -> String {
+        format!("external-resizer-{driver}")
+    }
+
+    fn prepare<'a>(&'a self, reached: &'a Reached) -> BoxFuture<'a, Result<Ready, Unable>> {
+        async {
+            let (csi, mut config) = (reached.csi.clone(), self.resizer.clone());
+            let abilities = Abilities::ask(&csi, config.timeout).await.map_err(unable)?;
+            if self.ask_for_attributes_classes {
+                config.modifies = has_attributes_classes(&reached.api).await;
+            }
+            if let Some(node) = &mut config.node {
+                node.segments = place_of(&csi).await?;
+            }
+            let needs = |context: &Context| Needs::of::<Claim>(context).and::<Volume>(context);
+            Ok(Ready::new(needs, move |context, stop| {
+                let (csi, abilities) = (csi.clone(), abilities.clone());
+                let resizer = Resizer::new(context, csi, config.clone(), abilities);
+                resizer.with_faults(crate::process::faults::of_resizer()).run(stop)
+            }))
         }
-        let work = |stop: CancellationToken| {
-            // Caches of their own for each leadership: what was known before a loss is not trusted after.
-            let context = Context::new(sidecar.api.clone(), sidecar.metrics.clone(), &stop);
-            let (csi, abilities) = (sidecar.csi.clone(), abilities.clone());
-            let resizer = Resizer::new(&context, csi, config.clone(), abilities);
-            resizer.with_faults(crate::process::faults::of_resizer()).run(stop)
-        };
-        sidecar.lead(&format!("external-resizer-{}", sidecar.driver), work).await
+        .boxed()
+    }
+}
+
+fn unable(error: AbilitiesError) -> Unable {
+    match error {
+        AbilitiesError::NoController(_) | AbilitiesError::Neither => {
+            Unable::Idle(error.to_string())
+        }
+        AbilitiesError::Name(_) | AbilitiesError::Call(_) => Unable::Failed(error.into()),
+    }
+}
+
+impl Included for Config {
+    const GATES: &'static [&'static [Gate]] = &[resize::GATES, sidecar::GATES];
+
+    fn member(self) -> Result<Member, UsageError> {
+        Ok(Member::Controller(Box::new(self)))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::cli::testing::flags;
     use crate::flags::Environment;

@@ -1,14 +1,18 @@
 //! `longshore snapshotter`, also as `csi-snapshotter`.
 
-use anyhow::Result;
-use longshore_cluster::Context;
-use longshore_controllers::snapshotter::{self, Snapshotter};
-use tokio_util::sync::CancellationToken;
+use std::time::Duration;
 
-use super::sidecar::{self, SidecarFlags, read_gates};
+use anyhow::Result;
+use futures::{FutureExt as _, future::BoxFuture};
+use longshore_cluster::{Context, cache::Needs};
+use longshore_controllers::snapshotter::{self, Snapshotter};
+use longshore_core::model::kinds::{VolumeSnapshotClass, VolumeSnapshotContent};
+use longshore_core::provision::DriverCapabilities;
+
+use super::sidecar::{self, Controller, Reached, Ready, SidecarFlags, Unable, alone, read_gates};
+use super::sidecars::{Included, Member};
 use crate::cli::{Program, Syntax, Threads};
-use crate::flags::{CommonFlags, CsiFlags, Logging, UsageError, gates_help};
-use crate::process::unless_stopped;
+use crate::flags::{CommonFlags, CsiFlags, Gate, Logging, Throttle, UsageError, gates_help};
 
 /// Flags that csi-snapshotter once had, and what replaced them.
 const REMOVED: &[(&str, &str)] = &[
@@ -69,25 +73,57 @@ impl Program for Config {
     }
 
     async fn run(self) -> Result<()> {
-        let Self { sidecar, snapshotter: config } = self;
-        let sidecar = sidecar.begin(Self::OFFICIAL[0], config.timeout).await?;
-        // Before the election: who cannot work shall not lead.
-        let asked = async { Ok(snapshotter::ask(&sidecar.csi, config.timeout).await?) };
-        let driver = unless_stopped(&sidecar.shutdown, asked).await?;
-        let work = |stop: CancellationToken| {
-            // Caches of their own for each leadership: what was known before a loss is not trusted after.
-            let context = Context::new(sidecar.api.clone(), sidecar.metrics.clone(), &stop);
-            Snapshotter::new(&context, sidecar.csi.clone(), config.clone())
-                .run(driver.clone(), stop)
-        };
-        sidecar.lead(&format!("external-snapshotter-leader-{}", sidecar.driver), work).await
+        alone(self.sidecar.clone(), Self::OFFICIAL[0], self, Unable::into).await
+    }
+}
+
+impl Controller for Config {
+    fn timeout(&self) -> Duration {
+        self.snapshotter.timeout
+    }
+
+    fn throttle(&self) -> Throttle {
+        self.sidecar.kube.throttle
+    }
+
+    fn lock(&self, driver: &str) -> String {
+        format!("external-snapshotter-leader-{driver}")
+    }
+
+    fn lacks(&self, can: &DriverCapabilities) -> Option<&'static str> {
+        (!can.create_delete_snapshot).then_some("CREATE_DELETE_SNAPSHOT")
+    }
+
+    fn prepare<'a>(&'a self, reached: &'a Reached) -> BoxFuture<'a, Result<Ready, Unable>> {
+        async {
+            let (csi, config) = (reached.csi.clone(), self.snapshotter.clone());
+            let asked = snapshotter::ask(&csi, config.timeout).await;
+            let driver = asked.map_err(anyhow::Error::from)?;
+            // With a scope, contents are in a cache of its own.
+            let all = config.scope.is_none();
+            let needs = move |context: &Context| {
+                let classes = Needs::of::<VolumeSnapshotClass>(context);
+                if all { classes.and::<VolumeSnapshotContent>(context) } else { classes }
+            };
+            Ok(Ready::new(needs, move |context, stop| {
+                let snapshotter = Snapshotter::new(context, csi.clone(), config.clone());
+                snapshotter.run(driver.clone(), stop)
+            }))
+        }
+        .boxed()
+    }
+}
+
+impl Included for Config {
+    const GATES: &'static [&'static [Gate]] = &[snapshotter::GATES, sidecar::GATES];
+
+    fn member(self) -> Result<Member, UsageError> {
+        Ok(Member::Controller(Box::new(self)))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::cli::testing::flags;
     use crate::flags::Environment;

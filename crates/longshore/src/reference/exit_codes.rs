@@ -13,6 +13,10 @@ pub(crate) const EXIT_CODES: &[(u8, &str)] = &[
     ),
     (2, "wrong usage; nothing was begun"),
     (
+        101,
+        "a defect: a panic that leaves nothing to go on with, such as one of a cache; what is running is left as it is",
+    ),
+    (
         255,
         "`resizer`, as csi-resizer: the driver can neither expand volumes nor change their attributes",
     ),

@@ -27,7 +27,8 @@ pub struct Health {
     pub timeout: Duration,
 }
 
-type Sick = (StatusCode, String);
+/// What is wrong: the status of the response and its text.
+pub type Sick = (StatusCode, String);
 
 fn broken(text: String) -> Sick {
     (StatusCode::INTERNAL_SERVER_ERROR, text)
@@ -43,7 +44,11 @@ impl Health {
         Ok(HealthServer { listener, health: self })
     }
 
-    async fn check(&self) -> Result<(), Sick> {
+    /// Asks the socket which driver it introduces.
+    ///
+    /// # Errors
+    /// When it does not introduce its own.
+    pub async fn check(&self) -> Result<(), Sick> {
         let path = self.socket.display();
         match tokio::fs::metadata(&self.socket).await {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {

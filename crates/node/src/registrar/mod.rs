@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-pub use health::Health;
+pub use health::{Health, Sick};
 
 /// What the kubelet's own registrar leaves on its socket: the owner's bits only.
 const SOCKET_MODE: u32 = 0o700;
@@ -130,8 +130,9 @@ impl Registrar {
         let mut verdict = self.verdict();
         let serving = self.serve(Refusal::Unanswered, shutdown);
         let refused = async {
-            match verdict.wait_for(|said| matches!(said, Registered::No(_))).await.as_deref() {
-                Ok(Registered::No(reason)) => reason.clone(),
+            let said = verdict.wait_for(|said| matches!(said, Registered::No(_))).await;
+            match said.map(|said| said.clone()) {
+                Ok(Registered::No(reason)) => reason,
                 // The service is gone without a refusal: how it ended is the answer.
                 _ => std::future::pending().await,
             }

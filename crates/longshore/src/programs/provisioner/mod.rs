@@ -2,13 +2,20 @@
 
 mod run;
 
+use std::time::Duration;
+
+use futures::{FutureExt as _, future::BoxFuture};
 use longshore_controllers::{capacity, provision};
+use longshore_core::provision::DriverCapabilities;
 
 pub(crate) use run::place_of;
 
-use super::sidecar::{self, SidecarFlags, read_gates};
+use super::sidecar::{self, Controller, Reached, Ready, SidecarFlags, Unable, alone, read_gates};
+use super::sidecars::{Included, Member};
 use crate::cli::{Program, Syntax, Threads};
-use crate::flags::{CommonFlags, CsiFlags, Logging, MasterFlag, UsageError, gates_help};
+use crate::flags::{
+    CommonFlags, CsiFlags, Gate, Logging, MasterFlag, Throttle, UsageError, gates_help,
+};
 
 /// Flags that csi-provisioner once had, and what replaced them.
 const REMOVED: &[(&str, &str)] = &[
@@ -113,14 +120,43 @@ impl Program for Config {
     }
 
     async fn run(self) -> anyhow::Result<()> {
-        run::run(self).await
+        alone(self.sidecar.clone(), Self::OFFICIAL[0], self, Unable::into).await
+    }
+}
+
+impl Controller for Config {
+    fn timeout(&self) -> Duration {
+        self.provision.timeout
+    }
+
+    fn throttle(&self) -> Throttle {
+        self.sidecar.kube.throttle
+    }
+
+    fn lock(&self, driver: &str) -> String {
+        driver.to_owned()
+    }
+
+    fn lacks(&self, can: &DriverCapabilities) -> Option<&'static str> {
+        (!can.create_delete_volume).then_some("CREATE_DELETE_VOLUME")
+    }
+
+    fn prepare<'a>(&'a self, reached: &'a Reached) -> BoxFuture<'a, Result<Ready, Unable>> {
+        run::prepare(self, reached).map(|ready| Ok(ready?)).boxed()
+    }
+}
+
+impl Included for Config {
+    const GATES: &'static [&'static [Gate]] = &[provision::GATES, sidecar::GATES];
+
+    fn member(self) -> Result<Member, UsageError> {
+        Ok(Member::Controller(Box::new(self)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
-    use std::time::Duration;
 
     use super::*;
     use crate::cli::testing::flags;

@@ -1,65 +1,48 @@
 //! From the provisioner's configuration to its loop.
 
 use anyhow::{Context as _, Result};
-use longshore_cluster::{Api, Context};
+use longshore_cluster::{Api, Context, cache::Needs};
 use longshore_controllers::{self as controllers, provision};
+use longshore_core::model::kinds::{Claim, StorageClass, Volume};
 use longshore_core::provision::{
     capacity::{MANAGER, manager_on},
     topology::Term,
 };
 use longshore_csi::{Client, v1::NodeGetInfoRequest};
-use tokio_util::sync::CancellationToken;
 
 use super::Config;
-use crate::cli::Program as _;
-use crate::flags::{KubeAccess, Throttle};
-use crate::process::unless_stopped;
-use crate::programs::sidecar::{Sidecar, client_config, has_attributes_classes};
+use crate::flags::KubeAccess;
+use crate::programs::sidecar::{Reached, Ready, client_config, has_attributes_classes};
 
-/// `longshore provisioner`.
-pub(super) async fn run(config: Config) -> Result<()> {
-    let Config {
-        sidecar,
-        provision: mut config,
-        leak_guard,
-        ask_for_attributes_classes,
-        capacity,
-        deployment,
-    } = config;
-    let capacity_access = KubeAccess {
-        throttle: capacity.as_ref().map_or(Throttle::Adaptive, |capacity| capacity.throttle),
-        ..sidecar.kube.clone()
-    };
-    let namespace = sidecar.election.as_ref().and_then(|election| election.namespace.clone());
-    let namespace = namespace.unwrap_or_else(longshore_cluster::election::default_namespace);
-    let sidecar = sidecar.begin(Config::OFFICIAL[0], config.timeout).await?;
-    if ask_for_attributes_classes {
-        let asked = async { Ok(has_attributes_classes(&sidecar.api).await) };
-        config.plan.attributes_classes = unless_stopped(&sidecar.shutdown, asked).await?;
+/// Asks all that the loop must know before it leads.
+pub(super) async fn prepare(given: &Config, reached: &Reached) -> Result<Ready> {
+    let mut config = given.provision.clone();
+    if given.ask_for_attributes_classes {
+        config.plan.attributes_classes = has_attributes_classes(&reached.api).await;
     }
-    config.leak_guard = leak_guard.then_some(namespace);
-    if let Some(mut deployment) = deployment {
-        let place = place_of(&sidecar.csi);
-        deployment.segments = unless_stopped(&sidecar.shutdown, place).await?;
+    config.leak_guard = given.leak_guard.then(|| reached.namespace.clone());
+    if let Some(mut deployment) = given.deployment.clone() {
+        deployment.segments = place_of(&reached.csi).await?;
         config.deployment = Some(deployment);
     }
     config.spare_watches = true;
-    let driver = sidecar.driver.clone();
-    let capacity = match capacity {
+    let capacity = match &given.capacity {
         Some(asked) => {
-            let parts = self::capacity(&sidecar, asked, capacity_access, &config);
-            Some(unless_stopped(&sidecar.shutdown, parts).await?)
+            let kube = given.sidecar.kube.clone();
+            let access = KubeAccess { throttle: asked.throttle, ..kube };
+            Some(self::capacity(reached, asked.clone(), access, &config).await?)
         }
         None => None,
     };
-    let work = |stop: CancellationToken| {
-        // Caches of their own for each leadership: what was known before a loss is not trusted after.
-        let context = Context::new(sidecar.api.clone(), sidecar.metrics.clone(), &stop);
-        let mut parts = provision::Parts::new(&context, sidecar.csi.clone(), &sidecar.component());
+    let needs = |context: &Context| {
+        Needs::of::<Claim>(context).and::<Volume>(context).and::<StorageClass>(context)
+    };
+    let (csi, component) = (reached.csi.clone(), reached.component.clone());
+    Ok(Ready::new(needs, move |context, stop| {
+        let mut parts = provision::Parts::new(context, csi.clone(), &component);
         parts.capacity.clone_from(&capacity);
         provision::run(config.clone(), parts, stop)
-    };
-    sidecar.lead(&driver, work).await
+    }))
 }
 
 /// Asks the driver where it is. It stays there, so once is enough.
@@ -71,12 +54,12 @@ pub(crate) async fn place_of(csi: &Client) -> Result<Term> {
 
 /// What publishing capacity needs: a client with limits of its own, and an owner for the objects.
 async fn capacity(
-    sidecar: &Sidecar,
+    reached: &Reached,
     asked: controllers::capacity::Asked,
     access: KubeAccess,
     config: &provision::Config,
 ) -> Result<provision::CapacityParts> {
-    let client = client_config(access, "csi-provisioner", &sidecar.metrics).client().await?;
+    let client = client_config(access, "csi-provisioner", &reached.metrics).client().await?;
     let api = Api::new(client);
     let owner = match &asked.owner {
         Some((pod, level)) => {

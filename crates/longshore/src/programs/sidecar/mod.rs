@@ -3,6 +3,7 @@
 //! Under an official name a process has upstream's manners: it waits 30 s for the driver's socket,
 //! probes until the driver is ready, and exits with 1 when it loses the driver or its lease.
 
+mod controller;
 mod flags;
 
 use std::time::Duration;
@@ -26,6 +27,7 @@ use longshore_csi::{
 };
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::controller::{Controller, Reached, Ready, Unable, alone};
 pub(crate) use self::flags::{
     Config, GATES, RELEASE_ON_EXIT, SidecarFlags, no_lease_per_node, read_gates,
 };
@@ -70,13 +72,8 @@ impl Config {
         shutdown: &CancellationToken,
     ) -> Result<Sidecar> {
         let metrics = Metrics::new();
-        log_other_kubeconfig(self.kube.kubeconfig.as_deref());
-        let config = client_config(self.kube.clone(), program, &metrics);
-        let (api, leases) =
-            (Api::new(config.client().await?), Api::new(config.lease_client().await?));
-        let counted = metrics.with_registry(|registry| {
-            longshore_csi::metrics::Metrics::register(registry, Side::Sidecar)
-        });
+        let (api, leases) = self.cluster(program, &metrics).await?;
+        let counted = csi_metrics(&metrics);
         let csi = self.connect(call_timeout, &counted).await?;
         let status = election::Status::default();
         if let Some(diagnostics) = &self.diagnostics {
@@ -115,7 +112,15 @@ impl Config {
         })
     }
 
-    async fn connect(
+    /// The clients of the cluster: one for the work, with limits, and one for leases alone.
+    pub(crate) async fn cluster(&self, program: &str, metrics: &Metrics) -> Result<(Api, Api)> {
+        log_other_kubeconfig(self.kube.kubeconfig.as_deref());
+        let config = client_config(self.kube.clone(), program, metrics);
+        Ok((Api::new(config.client().await?), Api::new(config.lease_client().await?)))
+    }
+
+    /// Connects to the driver; it has as long as upstream gives it.
+    pub(crate) async fn connect(
         &self,
         call_timeout: Duration,
         counted: &longshore_csi::metrics::Metrics,
@@ -130,6 +135,13 @@ impl Config {
         };
         Ok(Client::connect(options).await?)
     }
+}
+
+/// Registers what is counted of a sidecar's calls.
+pub(crate) fn csi_metrics(metrics: &Metrics) -> longshore_csi::metrics::Metrics {
+    metrics.with_registry(|registry| {
+        longshore_csi::metrics::Metrics::register(registry, Side::Sidecar)
+    })
 }
 
 /// Reads the cluster's flags into a client configuration.
@@ -187,10 +199,51 @@ fn offers_attributes_classes(asked: kube::Result<APIResourceList>) -> bool {
     }
 }
 
+/// A candidate for a lease, with the terms that were asked for.
+pub(crate) fn candidate(asked: Election, leases: &Api, lock: &str) -> ElectionConfig {
+    let Election { namespace, times, labels } = asked;
+    let namespace = namespace.unwrap_or_else(election::default_namespace);
+    ElectionConfig {
+        lease_duration: times.lease_duration,
+        renew_deadline: times.renew_deadline,
+        retry_period: times.retry_period,
+        labels,
+        ..ElectionConfig::new(leases.clone(), namespace, election::lease_name(lock))
+    }
+}
+
+/// Leaves a text where the kubelet looks for the reason of a container's end.
+pub(crate) fn last_words(text: &str) {
+    let log = std::path::Path::new(TERMINATION_LOG);
+    // Only a container has this file; elsewhere it would litter /dev.
+    if log.exists()
+        && let Err(error) = std::fs::write(log, text)
+    {
+        tracing::warn!(%error, "cannot write the termination log");
+    }
+}
+
+/// Where events of the sidecars of a driver come from.
+pub(crate) fn component(driver: &str) -> String {
+    format!("{driver}_{}", election::host_identity())
+}
+
 impl Sidecar {
+    /// What the work of this sidecar needs of it.
+    fn reached(&self) -> Reached {
+        let namespace = self.election.as_ref().and_then(|election| election.namespace.clone());
+        Reached {
+            api: self.api.clone(),
+            csi: self.csi.clone(),
+            metrics: self.metrics.clone(),
+            component: self.component(),
+            namespace: namespace.unwrap_or_else(election::default_namespace),
+        }
+    }
+
     /// Where this program's events come from.
-    pub(crate) fn component(&self) -> String {
-        format!("{}_{}", self.driver, election::host_identity())
+    fn component(&self) -> String {
+        component(&self.driver)
     }
 
     fn recorder(&self) -> Recorder {
@@ -221,24 +274,14 @@ impl Sidecar {
         tokio::select! {
             done = working => done.map_err(Into::into),
             () = self.csi.connection_lost() => {
-                let log = std::path::Path::new(TERMINATION_LOG);
-                // Only a container has this file; elsewhere it would litter /dev.
-                if log.exists() && let Err(error) = std::fs::write(log, LOST_CONNECTION) {
-                    tracing::warn!(%error, "cannot write the termination log");
-                }
+                last_words(LOST_CONNECTION);
                 bail!("Lost connection to CSI driver {}, exiting", self.driver)
             }
         }
     }
 
     fn election_config(&self, asked: Election, lock: &str) -> ElectionConfig {
-        let Election { namespace, times, labels } = asked;
-        let namespace = namespace.unwrap_or_else(election::default_namespace);
         ElectionConfig {
-            lease_duration: times.lease_duration,
-            renew_deadline: times.renew_deadline,
-            retry_period: times.retry_period,
-            labels,
             // A restarted container goes on where it left off.
             identity: election::host_identity(),
             on_loss: OnLoss::Exit,
@@ -246,7 +289,7 @@ impl Sidecar {
             recorder: Some(self.recorder()),
             metrics: Some(self.metrics.clone()),
             status: self.status.clone(),
-            ..ElectionConfig::new(self.leases.clone(), namespace, election::lease_name(lock))
+            ..candidate(asked, &self.leases, lock)
         }
     }
 }
