@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn nodes() {
         use NodeSeen::{Gone, NotReady, Ready, Unknown};
-        let minutes = |n| Some(Duration::from_secs(60 * n));
+        let minutes = |n: u64| Some(Duration::from_secs(60 * n));
         for (name, seen, broken_for, down, want) in [
             ("ready", Ready, None, false, NodeStep::Forget),
             ("ready after a moment", Ready, minutes(2), false, NodeStep::Forget),
