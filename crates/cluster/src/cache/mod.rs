@@ -362,3 +362,29 @@ async fn unless_panicked(keep: impl Future<Output = ()>) {
         std::process::exit(PANICKED);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    /// The process that ends is a child of this test binary, never the test process itself.
+    #[test]
+    fn a_cache_that_panics_ends_the_process() {
+        const CHILD: &str = "LONGSHORE_TEST_CACHE_CHILD";
+        const WENT_ON: &str = "the process went on";
+        if std::env::var_os(CHILD).is_some() {
+            let runtime = tokio::runtime::Runtime::new().expect("runtime");
+            runtime.block_on(super::unless_panicked(async { panic!("a cache is confused") }));
+            println!("{WENT_ON}");
+            return;
+        }
+        let name = "cache::tests::a_cache_that_panics_ends_the_process";
+        let exe = std::env::current_exe().expect("own path");
+        let child = std::process::Command::new(exe)
+            .args(["--exact", "--nocapture", name])
+            .env(CHILD, "1")
+            .output()
+            .expect("child runs");
+        let said = String::from_utf8_lossy(&child.stdout);
+        assert_eq!(child.status.code(), Some(super::PANICKED), "{said}");
+        assert!(!said.contains(WENT_ON), "{said}");
+    }
+}
