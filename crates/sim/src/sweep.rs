@@ -125,12 +125,6 @@ impl Plan {
         Self { runs: seeds.into_iter().map(snapshots).collect(), until_failure: false }
     }
 
-    /// The same runs, each changed in this way.
-    #[must_use]
-    pub fn map(self, change: impl Fn(Run) -> Run) -> Self {
-        Self { runs: self.runs.into_iter().map(change).collect(), ..self }
-    }
-
     /// The same runs, up to the first that fails.
     #[must_use]
     pub fn until_failure(self) -> Self {

@@ -9,7 +9,7 @@
 use std::io::Write as _;
 
 use longshore_controllers::snapshotter::Planted;
-use longshore_sim::{Plan, Run, Scenario, Tweak, first_seed, long, sweep};
+use longshore_sim::{Fault, Plan, Run, Scenario, Tweak, first_seed, long, sweep};
 
 fn show(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
@@ -66,13 +66,25 @@ fn a_planted_defect_is_found() {
     }
 }
 
-/// The line that says what the defect left behind when this call went wrong and the user gave up; without the defect
-/// nothing is left.
+/// What the defect left behind when the user gave up; without the defect nothing is left.
 fn caught(seed: u64, point: &str, tweak: Tweak) -> Option<String> {
-    let calm = Run { seed, gives_up: true, ..Run::calm(Scenario::Snapshots) };
-    let plan = Plan::default().and_at(&calm, point);
-    let tweaked = |run: Run| Run { tweak, ..run };
-    let text = sweep(&plan.clone().map(tweaked)).failures_text();
-    let found = text.lines().find(|line| line.contains("in the driver"))?.to_owned();
-    sweep(&plan).failures.is_empty().then_some(found)
+    let found = struck(seed, point, tweak)?.play().failure?;
+    let sound = struck(seed, point, |_| {})?.play().failure.is_none();
+    (sound && found.contains("in the driver")).then_some(found)
+}
+
+/// A run in which the answer to this call gets lost, the user gives up, and the next such call is refused.
+fn struck(seed: u64, point: &str, tweak: Tweak) -> Option<Run> {
+    let mut run = Run { seed, gives_up: true, tweak, ..Run::calm(Scenario::Snapshots) };
+    for fault in [Fault::LostResponse, Fault::Refused] {
+        let done = run.faults.last().map_or(0, |(number, _)| *number);
+        let lines = run.play().lines;
+        let next = lines.iter().find(|line| line.point == point && line.number > done);
+        match next {
+            Some(line) => run.faults.push((line.number, fault)),
+            None if run.faults.is_empty() => return None,
+            None => {}
+        }
+    }
+    Some(run)
 }
