@@ -31,6 +31,7 @@ const DEFAULTS: &[(&str, &str)] = &[
     // Without --enable-capacity they have nothing to say.
     ("csi-provisioner", "--capacity-ownerref-level=2"),
     ("csi-provisioner", "--capacity-poll-interval=5m"),
+    ("csi-external-health-monitor-controller", "--monitor-interval=60s"),
     ("csi-attacher", "--retry-interval-max=5m"),
     ("csi-attacher", "--retry-interval-max=300s"),
     ("csi-attacher", "--feature-gates=MutableCSINodeAllocatableCount=true"),
