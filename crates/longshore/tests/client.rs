@@ -231,8 +231,12 @@ fn the_tour_needs_no_kubectl() {
     let file = home.path().join("claim.yaml");
     let readme =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")).unwrap();
-    let (_, yaml) = readme.split_once("```yaml file=claim.yaml\n").unwrap();
-    std::fs::write(&file, yaml.split_once("```").unwrap().0).unwrap();
+    let part = |name: &str| {
+        let (_, rest) = readme.split_once(&format!("```yaml file={name}\n")).unwrap();
+        rest.split_once("```").unwrap().0
+    };
+    let both = format!("{}---\n{}", part("claim.yaml"), part("pod.yaml"));
+    std::fs::write(&file, both).unwrap();
     let file = file.to_str().unwrap();
     let ok = |line: &str| {
         let words: Vec<&str> = line.split(' ').collect();
