@@ -171,6 +171,8 @@ nodeSelector: {{- toYaml . | nindent 2 }}
     periodSeconds: 10
     timeoutSeconds: 5
     failureThreshold: 5
+  # The default is in /dev, which is the node's here: an empty file would stay there.
+  terminationMessagePath: /tmp/termination-log
   volumeMounts:
   {{- toYaml .mounts | nindent 2 }}
   resources: {{- toYaml .top.Values.driver.resources | nindent 4 }}

@@ -174,5 +174,7 @@ fn the_chart_serves_volumes_on_a_real_cluster() {
         ok(&cluster, &["get", "pv,volumesnapshotcontents", "--output", "name"], "").is_empty()
     });
     nothing_was_forbidden(&cluster, "system:serviceaccount:longshore-system:");
+    let left = std::path::Path::new("/dev/termination-log");
+    assert!(!left.exists(), "the driver's container left {} on the machine", left.display());
     step("the end", || cluster.stop()).unwrap();
 }
