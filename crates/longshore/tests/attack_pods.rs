@@ -69,8 +69,22 @@ impl Drop for Bound {
     }
 }
 
-fn container(name: &str, context: &serde_json::Value, variables: &[(&str, String)]) -> String {
-    let program = std::env::current_exe().unwrap();
+/// This program, where every user may run it: a checkout can lie in a directory that only its owner may enter.
+fn program_for_all(home: &Home) -> PathBuf {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o711)).unwrap();
+    let program = home.path().join("attacker");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    program
+}
+
+fn container(
+    program: &Path,
+    name: &str,
+    context: &serde_json::Value,
+    variables: &[(&str, String)],
+) -> String {
     let env: Vec<serde_json::Value> = variables
         .iter()
         .map(|(name, value)| serde_json::json!({"name": format!("ATTACK_{name}"), "value": value}))
@@ -91,6 +105,8 @@ fn no_attack_from_inside_a_pod_succeeds() {
         return;
     }
     let home = Home::outside_tmp("atk");
+    let programs = Home::outside_tmp("atk-exe");
+    let exe = program_for_all(&programs);
     // The data directory is a bind mount of a directory that the root filesystem shows too.
     let bound = Bound::new(&home.path().join("real"), &home.path().join("b"));
     let pids = MAX_PIDS.to_string();
@@ -117,7 +133,8 @@ fn no_attack_from_inside_a_pod_succeeds() {
     let restricted = serde_json::json!({"runAsUser": 1000, "runAsNonRoot": true,
         "capabilities": {"drop": ["ALL"]}, "allowPrivilegeEscalation": false,
         "readOnlyRootFilesystem": true, "seccompProfile": {"type": "RuntimeDefault"}});
-    let neighbour = container("main", &root, &variables("neighbour", format!("{name}-neighbour")));
+    let neighbour =
+        container(&exe, "main", &root, &variables("neighbour", format!("{name}-neighbour")));
     let attack = variables("attacker", name.clone());
     let pod = |name: &str, init: &str, main: &str| {
         format!(
@@ -133,7 +150,7 @@ fn no_attack_from_inside_a_pod_succeeds() {
     eventually("the neighbour has left its objects", || said("main", "neighbour").contains("up"));
 
     let attackers = |names: &[(&str, &serde_json::Value)]| {
-        let all = names.iter().map(|(name, context)| container(name, context, &attack));
+        let all = names.iter().map(|(name, context)| container(&exe, name, context, &attack));
         all.collect::<Vec<_>>().join(",")
     };
     let init = attackers(&[("init-root", &root), ("init-user", &user)]);
