@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,6 +19,7 @@ use kube::api::{
     Api, DeleteParams, ListParams, LogParams, Patch, PatchParams, PostParams, Preconditions,
     WatchEvent, WatchParams,
 };
+use longshore_apiserver::store::{Entry, Journal, JournalError, Replay};
 use longshore_apiserver::{ApiServer, Config, LogSource};
 use longshore_core::model::streams::{LogError, LogRequest};
 use serde_json::{Value, json};
@@ -272,4 +275,81 @@ async fn a_seed_repeats_a_whole_run() {
     let first = run().await;
     assert_eq!(first, run().await);
     tokio::time::sleep(Duration::from_secs(1)).await;
+}
+
+/// A disk that takes its time once it is told to.
+#[derive(Clone, Default)]
+struct SlowJournal {
+    slow: Arc<AtomicBool>,
+    begun: Arc<AtomicUsize>,
+}
+
+impl Journal for SlowJournal {
+    fn load(&mut self, _: &mut dyn Replay) -> Result<u64, JournalError> {
+        Ok(0)
+    }
+
+    fn commit(&mut self, _batch: &[Entry<'_>]) -> Result<(), JournalError> {
+        if self.slow.load(Ordering::Acquire) {
+            self.begun.fetch_add(1, Ordering::AcqRel);
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        Ok(())
+    }
+
+    fn blocks(&self) -> bool {
+        true
+    }
+}
+
+#[tokio::test]
+async fn client_that_is_refused_for_a_write_on_its_way_to_disk_finds_that_write() {
+    let journal = SlowJournal::default();
+    let server =
+        ApiServer::open_on(Config::deterministic(1), Box::new(journal.clone())).await.unwrap();
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(server.client(), "default");
+    let (post, merge) = (PostParams::default(), PatchParams::default());
+    let version = claims.create(&post, &claim("a")).await.unwrap().metadata.resource_version;
+    journal.slow.store(true, Ordering::Release);
+    let begins = async |commits: usize| {
+        while journal.begun.load(Ordering::Acquire) < commits {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let labelled = |value: &str| json!({"metadata": {"labels": {"by": value}}});
+
+    let first = tokio::spawn({
+        let (claims, patch) = (claims.clone(), labelled("first"));
+        async move { claims.patch("a", &PatchParams::default(), &Patch::Merge(&patch)).await }
+    });
+    begins(1).await;
+    let mut stale = labelled("second");
+    stale["metadata"]["resourceVersion"] = json!(version);
+    let refused = claims.patch("a", &merge, &Patch::Merge(&stale)).await.unwrap_err();
+    assert_eq!(code(refused), 409);
+    let found = claims.get("a").await.unwrap();
+    assert_eq!(found.metadata.labels.unwrap()["by"], "first");
+    first.await.unwrap().unwrap();
+
+    let begun = journal.begun.load(Ordering::Acquire);
+    let first = tokio::spawn({
+        let claims = claims.clone();
+        async move { claims.create(&PostParams::default(), &claim("b")).await }
+    });
+    begins(begun + 1).await;
+    assert_eq!(code(claims.create(&post, &claim("b")).await.unwrap_err()), 409);
+    claims.get("b").await.unwrap();
+    first.await.unwrap().unwrap();
+
+    let begun = journal.begun.load(Ordering::Acquire);
+    let first = tokio::spawn({
+        let (claims, patch) = (claims.clone(), labelled("same"));
+        async move { claims.patch("b", &PatchParams::default(), &Patch::Merge(&patch)).await }
+    });
+    begins(begun + 1).await;
+    let unchanged = claims.patch("b", &merge, &Patch::Merge(&labelled("same"))).await.unwrap();
+    let found = claims.get("b").await.unwrap();
+    assert_eq!(found.metadata.resource_version, unchanged.metadata.resource_version);
+    first.await.unwrap().unwrap();
+    server.shutdown().await;
 }

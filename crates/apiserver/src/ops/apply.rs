@@ -166,6 +166,18 @@ impl Core {
         force: bool,
         options: WriteOptions<'_>,
     ) -> ApiResult<(Outcome, bool)> {
+        let result = self.try_apply(target, part, config, force, options).await;
+        self.visible(&target.key(), result).await
+    }
+
+    async fn try_apply(
+        &self,
+        target: &Target,
+        part: Part,
+        config: &Value,
+        force: bool,
+        options: WriteOptions<'_>,
+    ) -> ApiResult<(Outcome, bool)> {
         let config = clean(target, part, config)?;
         for _ in 0..MAX_ATTEMPTS {
             let Some(stored) = self.store.head(&target.key()) else {

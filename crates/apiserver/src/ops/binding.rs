@@ -26,6 +26,17 @@ impl Core {
             let causes = vec![Cause::not_supported("target.kind", kind, &["Node", "<empty>"])];
             return Err(Status::invalid_kind("", "Binding", &target.name, causes));
         }
+        let result = self.try_bind(target, binding, node, dry_run).await;
+        self.visible(&target.key(), result).await
+    }
+
+    async fn try_bind(
+        &self,
+        target: &Target,
+        binding: &Value,
+        node: &str,
+        dry_run: bool,
+    ) -> ApiResult<()> {
         for _ in 0..MAX_ATTEMPTS {
             let stored = self.store.head(&target.key()).ok_or_else(|| target.not_found())?;
             let pod = bound(target, stored.value(), binding, node, &self.env.now_text())?;

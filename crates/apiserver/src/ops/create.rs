@@ -107,6 +107,7 @@ impl Core {
                 Err(WriteError::Conflict(changed)) if changed == key => {
                     names_tried += 1;
                     if !generated || names_tried == MAX_NAMES {
+                        self.store.settled(&key).await;
                         return Err(Status::already_exists(resource, &name));
                     }
                 }

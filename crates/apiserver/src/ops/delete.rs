@@ -57,6 +57,11 @@ impl Core {
         target: &Target,
         options: &DeleteOptions,
     ) -> ApiResult<Deleted> {
+        let result = self.try_delete(target, options).await;
+        self.visible(&target.key(), result).await
+    }
+
+    async fn try_delete(&self, target: &Target, options: &DeleteOptions) -> ApiResult<Deleted> {
         let resource = &target.resource;
         if &*resource.storage == "namespaces" && PROTECTED.contains(&target.name.as_str()) {
             let why = "this namespace may not be deleted";
@@ -68,6 +73,7 @@ impl Core {
             let old = stored.value();
             let new = self.mark(target, &old, options);
             if new == old {
+                self.store.settled(&target.key()).await;
                 return Ok(Deleted::Marked(Written::Stored(stored)));
             }
             let gone = is_finished(&new);

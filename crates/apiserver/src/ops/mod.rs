@@ -78,6 +78,16 @@ impl Core {
         written
     }
 
+    /// The result, once readers see what it was decided on. Writers are checked against writes that are not
+    /// on disk yet: a client that is refused for one of them and reads the object again must find it, or it
+    /// is refused again and again for as long as the disk takes.
+    async fn visible<T>(&self, key: &Key, result: ApiResult<T>) -> ApiResult<T> {
+        if result.is_err() {
+            self.store.settled(key).await;
+        }
+        result
+    }
+
     pub(crate) fn registry(&self) -> Arc<Registry> {
         self.kinds.registry()
     }

@@ -73,6 +73,17 @@ impl Core {
         source: &Source,
         options: WriteOptions<'_>,
     ) -> ApiResult<Outcome> {
+        let result = self.try_update(target, part, source, options).await;
+        self.visible(&target.key(), result).await
+    }
+
+    async fn try_update(
+        &self,
+        target: &Target,
+        part: Part,
+        source: &Source,
+        options: WriteOptions<'_>,
+    ) -> ApiResult<Outcome> {
         let resource = &target.resource;
         if let Source::Whole { body, .. } = source {
             check_kind(resource, body)?;
@@ -181,6 +192,8 @@ impl Core {
         check_memory(&new, &target.resource.kind)?;
         let (new, managers) = settle(new, managers)?;
         if unchanged || (managers.is_none() && new == stored.value()) {
+            // What is returned may be another client's write that is not on disk yet.
+            self.store.settled(&target.key()).await;
             return Ok(Some(Outcome::of(Written::Stored(stored), warnings)));
         }
         if options.dry_run {

@@ -41,6 +41,9 @@ const CROWD: usize = 3;
 /// writers that are acknowledged together come back together.
 const LINGER: Duration = Duration::from_millis(1);
 
+/// How often a write that others wait for is looked at, besides when something was written.
+const SETTLE_RECHECK: Duration = Duration::from_millis(20);
+
 /// Bounds on what is kept of the past, for watches and consistent pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct History {
@@ -211,6 +214,20 @@ impl Store {
         match head.overlay.get(key) {
             Some((_, object)) => object.clone(),
             None => self.shared.state.read().get(key),
+        }
+    }
+
+    /// Waits until readers see of the object what writers see, or until that write has failed.
+    pub async fn settled(&self, key: &Key) {
+        loop {
+            // Before the look at the head: a change in between must not be missed.
+            let mut changes = self.subscribe_all();
+            let pending = self.shared.head.lock().overlay.get(key).map(|(revision, _)| *revision);
+            if pending.is_none_or(|revision| self.revision() >= revision) {
+                return;
+            }
+            // A write that fails changes nothing, so nothing would wake us.
+            let _ = tokio::time::timeout(SETTLE_RECHECK, changes.changed()).await;
         }
     }
 
