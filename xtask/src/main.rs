@@ -135,9 +135,10 @@ fn test(args: &[String]) -> Result<()> {
         line.extend(args.iter().map(String::as_str));
         return run::cargo(&line, &env);
     }
-    targets::run_all(&env, &ledger)?;
-    ledger.time(rings::Ring::Docs, || run::cargo(&["test", "--workspace", "--doc"], &env))?;
-    ledger.close()
+    let doctests = || run::cargo(&["test", "--workspace", "--doc"], &env);
+    let done =
+        targets::run_all(&env, &ledger).and_then(|()| ledger.time(rings::Ring::Docs, doctests));
+    ledger.close(done)
 }
 
 /// Rustdoc of every crate, without a warning.
