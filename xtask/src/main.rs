@@ -53,7 +53,6 @@ cargo xtask TASK
                 the image of Longshore with the list of its contents, without a container engine
   deploy [--check]
                 write what `deploy` has from elsewhere (CRDs and rules in the charts, Dockerfile), or only compare it
-  full          the long loops: simulator sweeps, crash loops, both corpora on the real API server, benches
   full          the long loops: simulator sweeps, crash loops, both corpora on the real API server, README's
                 installation, benches
   bench provision [--claims N] [--rounds R] [--only NAME,NAME] [--json FILE]
@@ -76,6 +75,8 @@ cargo xtask TASK
                 csi-resizer and ours, many claims that ask for more at once
   bench scale [--few N] [--volumes N] [--events N] [--on embedded,real] [--only NAME,NAME] [--json FILE]
                 each sidecar and controller among very many objects: start, memory, events, a lost API
+  bench snapshots [--only PART,PART] [--claims N] [--many N] [--existing N] [--rounds R] [--dir DIR] [--json FILE]
+                many snapshots at once: in `longshore up`, beside the official pair, and among thousands
 ";
 
 fn main() -> ExitCode {
@@ -279,4 +280,27 @@ fn install() -> Result<()> {
     let program = dir.path().join("bin/longshore").display().to_string();
     eprintln!("installed {}", run::output(&program, &["version"])?.trim());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn help_has_each_task_and_each_bench_once() {
+        let starts_a_task = |line: &&str| line.starts_with("  ") && !line.starts_with("   ");
+        let mut named: Vec<String> = Vec::new();
+        for line in HELP.lines().filter(starts_a_task) {
+            let mut words = line.split_whitespace();
+            let task = words.next().unwrap_or_default();
+            let bench = words.next().filter(|_| task == "bench").unwrap_or_default();
+            named.push(format!("{task} {bench}").trim_end().to_owned());
+        }
+        for name in &named {
+            assert_eq!(named.iter().filter(|other| *other == name).count(), 1, "{name}");
+        }
+        for name in ["test", "ci", "full", "bench provision", "bench scale", "bench snapshots"] {
+            assert!(named.iter().any(|other| other == name), "no {name} in {named:?}");
+        }
+    }
 }
