@@ -33,8 +33,9 @@ cargo xtask TASK
   check         format, clippy with -D warnings, licenses
   docs          rustdoc without warnings, and the commands of README and docs as written
   quick         format, clippy and the tests of core, flags, csi, cluster and controllers; needs no root
-  sizes [--check]
-                how large files and functions are; with --check only whether one is too large
+  sizes [--check | --record]
+                how large files and functions are; with --check only whether one is too large or a number of
+                xtask/sizes.json has risen; with --record lowers those numbers to what is measured
   attacks       the attack ring alone: pods, volumes, roles, bombs, damage; prints what was tried and held
   deny          licenses, banned crates and sources by cargo-deny, which is built when it is missing
   cases [SPEC]  which case of the specifications has a test, and which has none yet
@@ -52,7 +53,6 @@ cargo xtask TASK
                 the image of Longshore with the list of its contents, without a container engine
   deploy [--check]
                 write what `deploy` has from elsewhere (CRDs and rules in the charts, Dockerfile), or only compare it
-  full          the long loops: simulator sweeps, crash loops, both corpora on the real API server, benches
   full          the long loops: simulator sweeps, crash loops, both corpora on the real API server, README's
                 installation, benches
   bench provision [--claims N] [--rounds R] [--only NAME,NAME] [--json FILE]
@@ -75,6 +75,8 @@ cargo xtask TASK
                 csi-resizer and ours, many claims that ask for more at once
   bench scale [--few N] [--volumes N] [--events N] [--on embedded,real] [--only NAME,NAME] [--json FILE]
                 each sidecar and controller among very many objects: start, memory, events, a lost API
+  bench snapshots [--only PART,PART] [--claims N] [--many N] [--existing N] [--rounds R] [--dir DIR] [--json FILE]
+                many snapshots at once: in `longshore up`, beside the official pair, and among thousands
 ";
 
 fn main() -> ExitCode {
@@ -135,9 +137,10 @@ fn test(args: &[String]) -> Result<()> {
         line.extend(args.iter().map(String::as_str));
         return run::cargo(&line, &env);
     }
-    targets::run_all(&env, &ledger)?;
-    ledger.time(rings::Ring::Docs, || run::cargo(&["test", "--workspace", "--doc"], &env))?;
-    ledger.close()
+    let doctests = || run::cargo(&["test", "--workspace", "--doc"], &env);
+    let done =
+        targets::run_all(&env, &ledger).and_then(|()| ledger.time(rings::Ring::Docs, doctests));
+    ledger.close(done)
 }
 
 /// Rustdoc of every crate, without a warning.
@@ -192,11 +195,12 @@ fn deny() -> Result<()> {
 
 fn check() -> Result<()> {
     run::cargo(&["fmt", "--all", "--check"], &[])?;
-    run::cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])?;
+    // What takes a second comes before what takes minutes.
+    sizes::task(&["--check".to_owned()])?;
+    licenses::check()?;
     cases::check()?;
     deploy::task(&["--check".to_owned()])?;
-    sizes::task(&["--check".to_owned()])?;
-    licenses::check()
+    run::cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])
 }
 
 /// What needs neither root nor a minute: format, lints and the tests of the crates that hold the rules.
@@ -276,4 +280,27 @@ fn install() -> Result<()> {
     let program = dir.path().join("bin/longshore").display().to_string();
     eprintln!("installed {}", run::output(&program, &["version"])?.trim());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn help_has_each_task_and_each_bench_once() {
+        let starts_a_task = |line: &&str| line.starts_with("  ") && !line.starts_with("   ");
+        let mut named: Vec<String> = Vec::new();
+        for line in HELP.lines().filter(starts_a_task) {
+            let mut words = line.split_whitespace();
+            let task = words.next().unwrap_or_default();
+            let bench = words.next().filter(|_| task == "bench").unwrap_or_default();
+            named.push(format!("{task} {bench}").trim_end().to_owned());
+        }
+        for name in &named {
+            assert_eq!(named.iter().filter(|other| *other == name).count(), 1, "{name}");
+        }
+        for name in ["test", "ci", "full", "bench provision", "bench scale", "bench snapshots"] {
+            assert!(named.iter().any(|other| other == name), "no {name} in {named:?}");
+        }
+    }
 }

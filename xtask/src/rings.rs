@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fmt::Write as _,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -81,86 +81,147 @@ pub const ATTACKS: [(&str, &str); 8] = [
 ];
 
 /// Names the file through which `cargo xtask test` tells `cargo xtask ci` what its rings took.
-const FILE: &str = "LONGSHORE_RINGS";
+pub const FILE: &str = "LONGSHORE_RINGS";
 
-/// What each ring took, by the clock on the wall: parts of a ring that run side by side count once.
-#[derive(Debug, Default)]
-pub struct Ledger {
-    took: Mutex<BTreeMap<Ring, Duration>>,
-    /// Parts that run now, and since when there is one.
-    running: Mutex<BTreeMap<Ring, (usize, Instant)>>,
+/// With `1` a ring over its share fails the run; without, the table only says so, for a machine that
+/// does other work meanwhile.
+const SHARES: &str = "LONGSHORE_SHARES";
+
+/// What a ring took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Took {
+    /// By the clock on the wall: parts of a ring that run side by side count once.
+    wall: Duration,
+    /// Its part of the machine: a moment in which three rings run counts a third to each.
+    /// This is what the share limits. A ring beside others is slower than alone, and how much
+    /// slower depends on them, so the wall clock would fail one ring for the work of another.
+    /// Alone the ring would have taken at least this long, so no ring is failed wrongly for it.
+    counted: Duration,
+    failed: bool,
+}
+
+/// What the rings took and which of them run now.
+#[derive(Debug)]
+struct Clock {
+    took: BTreeMap<Ring, Took>,
+    /// How many parts of each ring run.
+    running: BTreeMap<Ring, u32>,
+    /// Up to when the time is counted.
+    until: Instant,
+}
+
+impl Clock {
+    /// Counts the time up to `now` for the rings that run.
+    fn settle(&mut self, now: Instant) {
+        let passed = now.saturating_duration_since(self.until);
+        self.until = now;
+        // The release build runs at the lowest priority, so it takes nothing from the others.
+        let sharing = self.running.keys().filter(|ring| **ring != Ring::Release).count();
+        let part = passed / u32::try_from(sharing.max(1)).unwrap_or(u32::MAX);
+        for ring in self.running.keys() {
+            let took = self.took.entry(*ring).or_default();
+            took.wall += passed;
+            took.counted += part;
+        }
+    }
+
+    fn begin(&mut self, ring: Ring, now: Instant) {
+        self.settle(now);
+        *self.running.entry(ring).or_default() += 1;
+    }
+
+    fn end(&mut self, ring: Ring, now: Instant, failed: bool) {
+        self.settle(now);
+        if let Some(parts) = self.running.get_mut(&ring) {
+            *parts -= 1;
+            if *parts == 0 {
+                self.running.remove(&ring);
+            }
+        }
+        self.took.entry(ring).or_default().failed |= failed;
+    }
+}
+
+/// Measures the rings and judges them at the end.
+#[derive(Debug)]
+pub struct Ledger(Mutex<Clock>);
+
+impl Default for Ledger {
+    fn default() -> Self {
+        let (took, running) = (BTreeMap::new(), BTreeMap::new());
+        Self(Mutex::new(Clock { took, running, until: Instant::now() }))
+    }
 }
 
 impl Ledger {
     /// Runs a part of a ring and counts its time, also when it fails.
     pub fn time<T>(&self, ring: Ring, part: impl FnOnce() -> Result<T>) -> Result<T> {
-        let now = Instant::now();
-        self.running().entry(ring).or_insert((0, now)).0 += 1;
+        self.clock().begin(ring, Instant::now());
         let result = part();
-        let mut running = self.running();
-        if let Some((parts, since)) = running.get_mut(&ring) {
-            *parts -= 1;
-            if *parts == 0 {
-                self.add(ring, since.elapsed());
-                running.remove(&ring);
-            }
-        }
+        self.clock().end(ring, Instant::now(), result.is_err());
         result
     }
 
-    fn running(&self) -> MutexGuard<'_, BTreeMap<Ring, (usize, Instant)>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn add(&self, ring: Ring, took: Duration) {
-        let mut all = self.took.lock().unwrap_or_else(PoisonError::into_inner);
-        *all.entry(ring).or_default() += took;
-    }
-
-    /// Where a child process writes what its rings took, as a variable for its environment.
-    pub fn file() -> (&'static str, PathBuf) {
-        (FILE, crate::run::root().join("target/rings.json"))
+    fn clock(&self) -> MutexGuard<'_, Clock> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds what a child process has written.
     pub fn read(&self, file: &Path) -> Result<()> {
         let text = std::fs::read(file).with_context(|| format!("reading {}", file.display()))?;
-        let took: BTreeMap<Ring, Duration> = serde_json::from_slice(&text)?;
-        for (ring, time) in took {
-            self.add(ring, time);
+        let took: BTreeMap<Ring, Took> = serde_json::from_slice(&text)?;
+        let mut clock = self.clock();
+        for (ring, more) in took {
+            let took = clock.took.entry(ring).or_default();
+            took.wall += more.wall;
+            took.counted += more.counted;
+            took.failed |= more.failed;
         }
         Ok(())
     }
 
-    /// Writes what the rings took for the parent process, or judges it where there is none.
-    pub fn close(&self) -> Result<()> {
-        let took = self.took.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Writes what the rings took for the parent process, or prints and judges it where there is
+    /// none. The seconds of a run that failed are shown as well; its error comes first.
+    pub fn close(&self, done: Result<()>) -> Result<()> {
+        let clock = self.clock();
         if let Some(file) = std::env::var_os(FILE) {
-            return Ok(std::fs::write(file, serde_json::to_vec(&*took)?)?);
+            let written = serde_json::to_vec(&clock.took)
+                .map_err(anyhow::Error::from)
+                .and_then(|text| Ok(std::fs::write(file, text)?));
+            return done.and(written);
         }
-        let (table, over) = judge(&took);
+        let (table, over) = judge(&clock.took);
         eprint!("{table}");
-        // A machine that does other work meanwhile may be slow.
-        let judged = std::env::var("LONGSHORE_SHARES").is_ok_and(|value| value == "1");
-        match over.is_empty() || !judged {
-            true => Ok(()),
-            false => bail!("over their share of the time: {}", over.join(", ")),
+        done?;
+        if over.is_empty() {
+            return Ok(());
         }
+        let text = format!("over their share of the time: {}", over.join(", "));
+        if std::env::var(SHARES).is_ok_and(|value| value == "1") {
+            bail!(text);
+        }
+        eprintln!("{text} ({SHARES}=1 makes that a failure)");
+        Ok(())
     }
 }
 
-/// The table of the rings, and those that took longer than their share.
-fn judge(took: &BTreeMap<Ring, Duration>) -> (String, Vec<&'static str>) {
-    let mut table = "ring                     seconds   share\n".to_owned();
+/// The table of the rings, and those that took more than their share.
+fn judge(took: &BTreeMap<Ring, Took>) -> (String, Vec<&'static str>) {
+    let mut table = "ring                     seconds counted   share\n".to_owned();
     let mut over = Vec::new();
-    for (ring, time) in took {
-        let seconds = time.as_secs();
+    for (ring, took) in took {
+        let (seconds, counted) = (took.wall.as_secs(), took.counted.as_secs());
         let share = ring.share().map(|minutes| minutes * 60);
         let shown = share.map_or_else(|| "-".to_owned(), |share| share.to_string());
-        _ = writeln!(table, "{:<24} {seconds:>7} {shown:>7}", ring.name());
-        if share.is_some_and(|share| seconds > share) {
-            over.push(ring.name());
+        _ = write!(table, "{:<24} {seconds:>7} {counted:>7} {shown:>7}", ring.name());
+        if took.failed {
+            table.push_str("  FAILED");
         }
+        if share.is_some_and(|share| counted > share) {
+            over.push(ring.name());
+            table.push_str("  OVER ITS SHARE");
+        }
+        table.push('\n');
     }
     (table, over)
 }
@@ -179,31 +240,78 @@ mod tests {
         assert_eq!(Ring::of("longshore-core", "longshore_core"), Ring::Unit);
     }
 
-    #[test]
-    fn parts_side_by_side_count_once() {
-        let ledger = Ledger::default();
-        let part = || {
-            ledger.time(Ring::Unit, || {
-                std::thread::sleep(Duration::from_millis(50));
-                Ok(())
-            })
-        };
-        std::thread::scope(|scope| {
-            (0..8).for_each(|_| drop(scope.spawn(part)));
-        });
-        let took = ledger.took.lock().unwrap_or_else(PoisonError::into_inner)[&Ring::Unit];
-        assert!(took < Duration::from_millis(8 * 50), "{took:?}");
+    /// A ledger's clock and the moment `seconds` after it started.
+    fn clock() -> (Clock, impl Fn(u64) -> Instant) {
+        let until = Instant::now();
+        let clock = Clock { took: BTreeMap::new(), running: BTreeMap::new(), until };
+        (clock, move |seconds| until + Duration::from_secs(seconds))
+    }
+
+    fn seconds(clock: &Clock, ring: Ring) -> (u64, u64) {
+        let took = clock.took[&ring];
+        (took.wall.as_secs(), took.counted.as_secs())
     }
 
     #[test]
-    fn a_ring_over_its_share_is_named() {
-        let took = [
-            (Ring::Demo, Duration::from_secs(61)),
-            (Ring::Golden, Duration::from_secs(480)),
-            (Ring::Release, Duration::from_secs(5000)),
+    fn parts_of_a_ring_side_by_side_count_once() {
+        let (mut clock, at) = clock();
+        clock.begin(Ring::Unit, at(10));
+        clock.begin(Ring::Unit, at(20));
+        clock.end(Ring::Unit, at(30), false);
+        clock.end(Ring::Unit, at(40), false);
+        clock.begin(Ring::Unit, at(100));
+        clock.end(Ring::Unit, at(105), false);
+        assert_eq!(seconds(&clock, Ring::Unit), (35, 35));
+    }
+
+    #[test]
+    fn rings_side_by_side_divide_the_time_between_them() {
+        let (mut clock, at) = clock();
+        clock.begin(Ring::Release, at(0));
+        clock.begin(Ring::Golden, at(0));
+        clock.begin(Ring::Docs, at(100));
+        clock.end(Ring::Golden, at(140), false);
+        clock.end(Ring::Docs, at(150), true);
+        clock.end(Ring::Release, at(200), false);
+        assert_eq!(seconds(&clock, Ring::Golden), (140, 120));
+        assert_eq!(seconds(&clock, Ring::Docs), (50, 30));
+        let all = |ring| (clock.took[&ring].failed, clock.took[&ring].wall.as_secs());
+        assert_eq!([Ring::Docs, Ring::Release].map(all), [(true, 50), (false, 200)]);
+    }
+
+    #[test]
+    fn the_time_of_a_part_that_fails_is_counted_and_passed_on() {
+        let ledger = Ledger::default();
+        let failed: Result<()> = ledger.time(Ring::Docs, || bail!("no"));
+        assert!(failed.is_err());
+        let text = serde_json::to_vec(&ledger.clock().took).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        let parent = Ledger::default();
+        parent.read(file.path()).unwrap();
+        assert_eq!(parent.clock().took, ledger.clock().took);
+        assert!(parent.clock().took[&Ring::Docs].failed);
+    }
+
+    #[test]
+    fn a_ring_over_its_share_and_one_that_failed_are_marked() {
+        let took = |wall, counted, failed| {
+            let [wall, counted] = [wall, counted].map(Duration::from_secs);
+            Took { wall, counted, failed }
+        };
+        let rings = [
+            (Ring::Demo, took(61, 61, false)),
+            (Ring::Golden, took(900, 480, true)),
+            (Ring::Release, took(5000, 5000, false)),
         ];
-        let (table, over) = judge(&took.into_iter().collect());
+        let (table, over) = judge(&rings.into_iter().collect());
         assert_eq!(over, ["demo"]);
-        assert!(table.contains("golden                       480     480"), "{table}");
+        let expected = "\
+ring                     seconds counted   share
+golden                       900     480     480  FAILED
+demo                          61      61      60  OVER ITS SHARE
+release build               5000    5000       -
+";
+        assert_eq!(table, expected);
     }
 }

@@ -1,13 +1,14 @@
 //! How large files and functions are, as a row that can be compared with other projects and with
-//! yesterday, and a limit that they may not pass.
+//! yesterday, a limit that they may not pass, and a recorded row that may only fall.
 
 use std::{
-    collections::BTreeMap,
-    fs,
+    collections::{BTreeMap, BTreeSet},
+    fmt, fs,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context as _, Result, bail};
+use serde::{Deserialize, Serialize};
 use syn::{ItemFn, spanned::Spanned as _, visit::Visit};
 
 use crate::run;
@@ -16,6 +17,10 @@ use crate::run;
 const MOST_FILE_LINES: usize = 650;
 /// No production function has more lines.
 const MOST_FUNCTION_LINES: usize = 90;
+/// The numbers that may fall but not rise, in the checkout.
+const RECORD: &str = "xtask/sizes.json";
+/// It has the tools of the simulator's world and is measured beside the others.
+const SIMULATOR: &str = "sim";
 
 /// The sizes of one set of files.
 #[derive(Debug, Default)]
@@ -30,16 +35,22 @@ impl Row {
         self.files.iter().map(|(lines, _)| lines).sum()
     }
 
+    fn tail(&self) -> Tail {
+        Tail {
+            files: Quantiles::of(self.files.iter().map(|(lines, _)| *lines)),
+            functions: Quantiles::of(self.functions.iter().map(|(lines, ..)| *lines)),
+        }
+    }
+
     fn show(&self, name: &str) -> String {
-        let files: Vec<usize> = self.files.iter().map(|(lines, _)| *lines).collect();
-        let functions: Vec<usize> = self.functions.iter().map(|(lines, ..)| *lines).collect();
+        let Tail { files, functions } = self.tail();
         let longest = self.files.iter().max().map(|(_, path)| path.display().to_string());
         format!(
             "| {name} | {} | {} | {} | {} ({}) | {}% | `{}` |",
-            files.len(),
+            self.files.len(),
             self.lines(),
-            quantiles(files),
-            quantiles(functions),
+            files,
+            functions,
             self.functions.len(),
             (100 * self.comments).checked_div(self.lines()).unwrap_or(0),
             longest.unwrap_or_default()
@@ -47,32 +58,136 @@ impl Row {
     }
 }
 
-fn quantiles(mut values: Vec<usize>) -> String {
-    values.sort_unstable();
-    let at = |percent: usize| values.get(values.len() * percent / 100).copied().unwrap_or(0);
-    format!("{}/{}/{}", at(50), at(90), values.last().copied().unwrap_or(0))
+/// The median, the 90th percentile and the longest, in lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Quantiles {
+    median: usize,
+    ninetieth: usize,
+    longest: usize,
 }
 
-/// Prints the rows; with `--check` says nothing unless something is too large.
+impl Quantiles {
+    fn of(values: impl Iterator<Item = usize>) -> Self {
+        let mut values: Vec<usize> = values.collect();
+        values.sort_unstable();
+        let at = |percent: usize| values.get(values.len() * percent / 100).copied().unwrap_or(0);
+        Self { median: at(50), ninetieth: at(90), longest: values.last().copied().unwrap_or(0) }
+    }
+
+    const fn numbers(self) -> [(&'static str, usize); 3] {
+        [("median", self.median), ("90th percentile", self.ninetieth), ("longest", self.longest)]
+    }
+
+    fn least(self, other: Self) -> Self {
+        Self {
+            median: self.median.min(other.median),
+            ninetieth: self.ninetieth.min(other.ninetieth),
+            longest: self.longest.min(other.longest),
+        }
+    }
+}
+
+impl fmt::Display for Quantiles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.median, self.ninetieth, self.longest)
+    }
+}
+
+/// The numbers of a row that the record holds down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Tail {
+    files: Quantiles,
+    functions: Quantiles,
+}
+
+impl Tail {
+    /// What is larger than in the record.
+    fn risen(&self, record: &Self) -> Vec<String> {
+        let mut risen = Vec::new();
+        for (what, now, was) in [
+            ("lines of files", self.files, record.files),
+            ("lines of functions", self.functions, record.functions),
+        ] {
+            for ((number, now), (_, was)) in now.numbers().into_iter().zip(was.numbers()) {
+                if now > was {
+                    risen.push(format!("{what}, {number}: {now}, recorded {was}"));
+                }
+            }
+        }
+        risen
+    }
+
+    fn least(&self, other: &Self) -> Self {
+        Self {
+            files: self.files.least(other.files),
+            functions: self.functions.least(other.functions),
+        }
+    }
+
+    fn recorded() -> Result<Self> {
+        let text =
+            fs::read(run::root().join(RECORD)).with_context(|| format!("reading {RECORD}"))?;
+        serde_json::from_slice(&text).with_context(|| format!("parsing {RECORD}"))
+    }
+
+    /// Lowers the record to these numbers. What has risen stays as it was: to raise it is a
+    /// decision, made by editing the file and defended in the commit.
+    fn record(&self) -> Result<()> {
+        let least = self.least(&Self::recorded()?);
+        let text = serde_json::to_string_pretty(&least)? + "\n";
+        fs::write(run::root().join(RECORD), text).with_context(|| format!("writing {RECORD}"))
+    }
+}
+
+/// Prints the rows; with `--check` says nothing unless something is too large or has grown; with
+/// `--record` lowers the record to what is measured.
 pub fn task(args: &[String]) -> Result<()> {
     let rows = measure()?;
-    if args.iter().any(|arg| arg == "--check") {
-        return check(&rows);
+    let has = |flag: &str| args.iter().any(|arg| arg == flag);
+    if has("--record") {
+        return together(rows).tail().record();
+    }
+    if has("--check") {
+        check(&rows)?;
+        return check_record(&together(rows).tail(), &Tail::recorded()?);
     }
     println!(
         "| measured | files | lines | file lines 50/90/max | function lines 50/90/max (count) | comments | longest file |"
     );
     println!("|---|---|---|---|---|---|---|");
-    let mut all = Row::default();
-    for (name, row) in rows {
-        println!("{}", row.show(&name));
-        if name != "sim" {
-            all.files.extend(row.files);
-            all.functions.extend(row.functions);
-            all.comments += row.comments;
-        }
+    for (name, row) in &rows {
+        println!("{}", row.show(name));
     }
-    println!("{}", all.show("**crates without sim**"));
+    println!("{}", together(rows).show("**crates without sim**"));
+    Ok(())
+}
+
+/// One row for all crates but the simulator.
+fn together(rows: BTreeMap<String, Row>) -> Row {
+    let mut all = Row::default();
+    for (_, row) in rows.into_iter().filter(|(name, _)| name != SIMULATOR) {
+        all.files.extend(row.files);
+        all.functions.extend(row.functions);
+        all.comments += row.comments;
+    }
+    all
+}
+
+/// Fails when a number is above the record.
+fn check_record(now: &Tail, record: &Tail) -> Result<()> {
+    let risen = now.risen(record);
+    if !risen.is_empty() {
+        bail!(
+            "the numbers of {RECORD} may only fall; split what has grown (`cargo xtask sizes` names \
+             the longest files), or raise the record and say why:\n  {}",
+            risen.join("\n  ")
+        );
+    }
+    if now != record {
+        eprintln!("sizes: better than {RECORD}; `cargo xtask sizes --record` keeps it so");
+    }
     Ok(())
 }
 
@@ -102,17 +217,39 @@ fn check(rows: &BTreeMap<String, Row>) -> Result<()> {
 }
 
 fn measure() -> Result<BTreeMap<String, Row>> {
-    let mut rows: BTreeMap<String, Row> = BTreeMap::new();
+    let mut sources = Vec::new();
+    let mut tests = BTreeSet::new();
     let listed = run::output("git", &["ls-files", "crates"])?;
     for path in listed.lines().map(Path::new).filter(|path| is_production(path)) {
         let text = fs::read_to_string(run::root().join(path))
             .with_context(|| format!("cannot read {}", path.display()))?;
-        let parts: Vec<_> = path.iter().collect();
-        let name = parts.get(1).map(|part| part.to_string_lossy().into_owned());
-        let row = rows.entry(name.unwrap_or_default()).or_default();
-        add(row, path, &text).with_context(|| format!("cannot parse {}", path.display()))?;
+        let parsed =
+            syn::parse_file(&text).with_context(|| format!("cannot parse {}", path.display()))?;
+        let mut found = Functions::default();
+        found.visit_file(&parsed);
+        tests.extend(found.test_files.iter().map(|name| children(path).join(name)));
+        sources.push((path, text, found));
+    }
+    let mut rows: BTreeMap<String, Row> = BTreeMap::new();
+    for (path, text, found) in sources.iter().filter(|(path, ..)| !is_within(path, &tests)) {
+        let name = path.iter().nth(1).map(|part| part.to_string_lossy().into_owned());
+        add(rows.entry(name.unwrap_or_default()).or_default(), path, text, found);
     }
     Ok(rows)
+}
+
+/// Where the modules of a file have theirs: `a/mod.rs` and `a.rs` both in `a`.
+fn children(path: &Path) -> PathBuf {
+    let dir = path.parent().unwrap_or(path);
+    match path.file_stem().and_then(|stem| stem.to_str()) {
+        Some("mod" | "lib" | "main") | None => dir.to_owned(),
+        Some(stem) => dir.join(stem),
+    }
+}
+
+/// Whether the file is one of these modules, or inside one.
+fn is_within(path: &Path, modules: &BTreeSet<PathBuf>) -> bool {
+    path.with_extension("").ancestors().any(|part| modules.contains(part))
 }
 
 /// Sources that ship: no tests, no fixtures, no fake driver.
@@ -127,10 +264,7 @@ fn is_production(path: &Path) -> bool {
     name.ends_with(".rs") && within("src") && !test && !support
 }
 
-fn add(row: &mut Row, path: &Path, text: &str) -> Result<()> {
-    let parsed = syn::parse_file(text)?;
-    let mut found = Functions { found: Vec::new(), tests: Vec::new() };
-    found.visit_file(&parsed);
+fn add(row: &mut Row, path: &Path, text: &str, found: &Functions) {
     let in_tests = |line: usize| found.tests.iter().any(|(from, to)| (*from..=*to).contains(&line));
     let lines = (1..=text.lines().count()).filter(|line| !in_tests(*line)).count();
     let is_comment = |line: &str| line.trim_start().starts_with("//");
@@ -140,13 +274,15 @@ fn add(row: &mut Row, path: &Path, text: &str) -> Result<()> {
     let own = found.found.iter().filter(|(from, ..)| !in_tests(*from));
     row.functions
         .extend(own.map(|(from, to, name)| (to - from + 1, path.to_owned(), name.clone())));
-    Ok(())
 }
 
 /// Functions with a body, and modules of tests, by their lines.
+#[derive(Debug, Default)]
 struct Functions {
     found: Vec<(usize, usize, String)>,
     tests: Vec<(usize, usize)>,
+    /// Modules of tests that are files of their own.
+    test_files: Vec<String>,
 }
 
 impl Functions {
@@ -175,18 +311,25 @@ impl<'ast> Visit<'ast> for Functions {
     }
 
     fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
-        if item.attrs.iter().any(is_test_switch) && item.content.is_some() {
-            let from = item.attrs.first().map_or(item.span(), |attr| attr.span()).start().line;
-            self.tests.push((from, item.span().end().line));
+        if item.attrs.iter().any(is_test_switch) {
+            if item.content.is_some() {
+                let from = item.attrs.first().map_or(item.span(), |attr| attr.span()).start().line;
+                self.tests.push((from, item.span().end().line));
+            } else {
+                self.test_files.push(item.ident.to_string());
+            }
         }
         syn::visit::visit_item_mod(self, item);
     }
 }
 
-/// `#[cfg(test)]` and its relatives.
+/// `#[cfg(test)]` and its relatives, but not `#[cfg(not(test))]`.
 fn is_test_switch(attribute: &syn::Attribute) -> bool {
-    attribute.path().is_ident("cfg")
-        && attribute.meta.require_list().is_ok_and(|list| list.tokens.to_string().contains("test"))
+    let of_tests = |list: &syn::MetaList| {
+        let condition = list.tokens.to_string();
+        condition.contains("test") && !condition.starts_with("not")
+    };
+    attribute.path().is_ident("cfg") && attribute.meta.require_list().is_ok_and(of_tests)
 }
 
 #[cfg(test)]
@@ -196,12 +339,52 @@ mod tests {
     #[test]
     fn functions_and_files_are_counted_without_their_tests() {
         let text = "//! A file.\nfn one() {\n    two();\n}\n\n#[cfg(test)]\nmod tests {\n    fn three() {}\n}\n";
+        let mut found = Functions::default();
+        found.visit_file(&syn::parse_file(text).unwrap());
         let mut row = Row::default();
-        add(&mut row, Path::new("a.rs"), text).unwrap();
+        add(&mut row, Path::new("a.rs"), text, &found);
         assert_eq!(row.files, [(5, PathBuf::from("a.rs"))]);
         assert_eq!(row.functions, [(3, PathBuf::from("a.rs"), "one".to_owned())]);
         assert_eq!(row.comments, 1);
-        assert_eq!(quantiles(vec![1, 2, 3, 4]), "3/4/4");
+    }
+
+    #[test]
+    fn files_of_modules_for_tests_are_left_out() {
+        let text = "#[cfg(test)]\nmod scale_tests;\nmod other;\n\
+            #[cfg(all(test, unix))]\nmod cases;\n#[cfg(not(test))]\nmod real;\n";
+        let mut found = Functions::default();
+        found.visit_file(&syn::parse_file(text).unwrap());
+        assert_eq!(found.test_files, ["scale_tests", "cases"]);
+        for (from, path, left_out) in [
+            ("crates/a/src/lib.rs", "crates/a/src/scale_tests/store.rs", true),
+            ("crates/a/src/lib.rs", "crates/a/src/scale_tests/mod.rs", true),
+            ("crates/a/src/lib.rs", "crates/a/src/cases.rs", true),
+            ("crates/a/src/lib.rs", "crates/a/src/other/cases.rs", false),
+            ("crates/a/src/lib.rs", "crates/a/src/other.rs", false),
+            ("crates/a/src/b/mod.rs", "crates/a/src/b/cases.rs", true),
+            ("crates/a/src/b.rs", "crates/a/src/b/cases.rs", true),
+            ("crates/a/src/b.rs", "crates/a/src/cases.rs", false),
+        ] {
+            let base = children(Path::new(from));
+            let tests = found.test_files.iter().map(|name| base.join(name)).collect();
+            assert_eq!(is_within(Path::new(path), &tests), left_out, "{path} by {from}");
+        }
+    }
+
+    #[test]
+    fn a_number_above_the_record_is_named_and_recording_only_lowers() {
+        let quantiles = |median, ninetieth, longest| Quantiles { median, ninetieth, longest };
+        assert_eq!(Quantiles::of([4, 1, 3, 2].into_iter()), quantiles(3, 4, 4));
+        let record = Tail { files: quantiles(131, 304, 629), functions: quantiles(8, 25, 84) };
+        assert!(check_record(&record, &record).is_ok());
+        let grown = Tail { files: quantiles(130, 310, 629), functions: quantiles(8, 25, 85) };
+        let error = check_record(&grown, &record).unwrap_err().to_string();
+        assert!(error.contains("lines of files, 90th percentile: 310, recorded 304"), "{error}");
+        assert!(error.contains("lines of functions, longest: 85, recorded 84"), "{error}");
+        assert!(!error.contains("median"), "{error}");
+        let lowered = Tail { files: quantiles(130, 304, 629), ..record };
+        assert_eq!(grown.least(&record), lowered);
+        assert!(check_record(&lowered, &record).is_ok());
     }
 
     #[test]

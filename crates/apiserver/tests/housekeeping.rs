@@ -20,13 +20,8 @@ fn object<T: serde::de::DeserializeOwned>(value: Value) -> T {
 
 /// Waits, in paused time, until something holds.
 async fn until<F: AsyncFn() -> bool>(what: &str, holds: F) {
-    for _ in 0..1000 {
-        if holds().await {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("never: {what}");
+    let holds = &holds;
+    longshore_testing::found(what, || async move { holds().await.then_some(()) }).await;
 }
 
 async fn owned(maps: &Api<ConfigMap>, name: &str, owner: &ConfigMap, block: bool) -> ConfigMap {

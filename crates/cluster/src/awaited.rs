@@ -177,6 +177,7 @@ mod tests {
 
     use longshore_apiserver::{ApiServer, Config};
     use longshore_core::model::kinds::{ConfigMap, Secret};
+    use longshore_testing::eventually;
     use serde_json::json;
 
     use super::*;
@@ -193,12 +194,7 @@ mod tests {
     }
 
     async fn until(count: &AtomicU32, wanted: u32) {
-        let reached = async {
-            while count.load(Ordering::Relaxed) < wanted {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(30), reached).await.expect("woken");
+        eventually("a pass is woken", || count.load(Ordering::Relaxed) >= wanted).await;
     }
 
     #[tokio::test]

@@ -330,20 +330,10 @@ impl<K: QueueKey> WorkQueue<K> {
 
     /// Works with `workers` tasks until the queue is closed by [`Self::shut_down`] or `shutdown` is
     /// cancelled; passes in flight are finished then. Dropping this future aborts the workers.
-    pub async fn run_until<F, Fut>(&self, workers: usize, shutdown: &CancellationToken, work: F)
-    where
-        F: Fn(K) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Outcome> + Send + 'static,
-    {
-        let name = self.inner.name.clone();
-        let span_of =
-            move |key: &K, attempt: u32| tracing::info_span!("pass", r#loop = name, ?key, attempt);
-        self.run_until_in(workers, shutdown, span_of, work).await;
-    }
-
-    /// Like [`Self::run_until`], each pass inside the span that `span_of` makes of its key and the
-    /// number of its attempt, counted from one.
-    pub async fn run_until_in<S, F, Fut>(
+    ///
+    /// Each pass is inside the span that `span_of` makes of its key and the number of its attempt,
+    /// counted from one.
+    pub async fn run_until<S, F, Fut>(
         &self,
         workers: usize,
         shutdown: &CancellationToken,

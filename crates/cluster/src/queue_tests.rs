@@ -6,6 +6,10 @@ fn queue(name: &str) -> WorkQueue<String> {
     WorkQueue::new(name, QueueOptions::backoff(Duration::from_secs(1), Duration::from_secs(300)))
 }
 
+fn no_span(_: &String, _: u32) -> Span {
+    Span::none()
+}
+
 /// 10,000 adds of one key, the key itself slow and added again all the time: the other key is
 /// handed out right after the pass in flight.
 #[tokio::test(start_paused = true)]
@@ -19,7 +23,7 @@ async fn ten_thousand_items_of_one_key_do_not_delay_another() {
     let order = Arc::new(Mutex::new(Vec::new()));
     let (seen, again) = (order.clone(), queue.clone());
     let never = CancellationToken::new();
-    let run = queue.run_until(1, &never, move |key: String| {
+    let run = queue.run_until(1, &never, no_span, move |key: String| {
         let (seen, again) = (seen.clone(), again.clone());
         async move {
             seen.lock().push(key.clone());
@@ -49,7 +53,7 @@ async fn one_key_is_never_worked_on_twice_at_once() {
     queue.add("a".to_owned());
     let (q, m, t) = (queue.clone(), most.clone(), passes.clone());
     let never = CancellationToken::new();
-    let run = queue.run_until(8, &never, move |key: String| {
+    let run = queue.run_until(8, &never, no_span, move |key: String| {
         let (now, most, passes, queue) = (now.clone(), m.clone(), t.clone(), q.clone());
         async move {
             most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
@@ -74,7 +78,7 @@ async fn a_panic_is_a_failure_of_that_key_alone() {
     let counted = attempts.clone();
     let started = Instant::now();
     queue
-        .run_until(2, &CancellationToken::new(), move |_key: String| {
+        .run_until(2, &CancellationToken::new(), no_span, move |_key: String| {
             let (queue, attempts) = (q.clone(), counted.clone());
             async move {
                 if attempts.fetch_add(1, Ordering::SeqCst) < 2 {
@@ -127,7 +131,9 @@ async fn a_dropped_item_requeues_its_key() {
     queue.add("a".to_owned());
     let worker = queue.clone();
     let task = tokio::spawn(async move {
-        worker.run_until(1, &CancellationToken::new(), |_| std::future::pending::<Outcome>()).await;
+        worker
+            .run_until(1, &CancellationToken::new(), no_span, |_| std::future::pending::<Outcome>())
+            .await;
     });
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!(queue.depth(), 0);
@@ -145,7 +151,7 @@ async fn shutdown_finishes_passes_in_flight_and_starts_none() {
     let finished = Arc::new(AtomicUsize::new(0));
     let (count, token) = (finished.clone(), stop.clone());
     queue
-        .run_until(1, &stop, move |_| {
+        .run_until(1, &stop, no_span, move |_| {
             let (count, token) = (count.clone(), token.clone());
             async move {
                 token.cancel();

@@ -286,25 +286,30 @@ async fn a_loop_works_every_object() {
     let (work, until) = (queue.clone(), stop.clone());
     let tries = queue.clone();
     let running = tokio::spawn(async move {
-        work.run_until(4, &until, move |key: ObjectKey| {
-            let (cache, api, failed) = (seen.clone(), writer.clone(), failed.clone());
-            let first = tries.requeues(&key) == 0;
-            async move {
-                let Some(map) = cache.get(&key).filter(|m| !m.data.contains_key("done")) else {
-                    return Outcome::Done;
-                };
-                if first && map.metadata.name.starts_with('m') {
-                    failed.fetch_add(1, Ordering::SeqCst);
-                    return Outcome::retry("the first try always fails");
+        work.run_until(
+            4,
+            &until,
+            |_, _| tracing::Span::none(),
+            move |key: ObjectKey| {
+                let (cache, api, failed) = (seen.clone(), writer.clone(), failed.clone());
+                let first = tries.requeues(&key) == 0;
+                async move {
+                    let Some(map) = cache.get(&key).filter(|m| !m.data.contains_key("done")) else {
+                        return Outcome::Done;
+                    };
+                    if first && map.metadata.name.starts_with('m') {
+                        failed.fetch_add(1, Ordering::SeqCst);
+                        return Outcome::retry("the first try always fails");
+                    }
+                    let patch = json!({"data": {"done": "yes"}});
+                    match api.patch::<ConfigMap>(&key, Patch::Merge(&patch)).await {
+                        Ok(written) => cache.assume(&written),
+                        Err(error) => return Outcome::retry(error),
+                    }
+                    Outcome::Done
                 }
-                let patch = json!({"data": {"done": "yes"}});
-                match api.patch::<ConfigMap>(&key, Patch::Merge(&patch)).await {
-                    Ok(written) => cache.assume(&written),
-                    Err(error) => return Outcome::retry(error),
-                }
-                Outcome::Done
-            }
-        })
+            },
+        )
         .await;
     });
     for i in 0..200 {

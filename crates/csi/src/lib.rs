@@ -46,7 +46,7 @@ mod stream;
 mod wire_tests;
 
 pub use call::Call;
-pub use client::{Client, ConnectError, ConnectOptions, Options, SnapshotLookup};
+pub use client::{Client, ConnectError, ConnectOptions, NotAgreed, Options, SnapshotLookup};
 pub use error::{CsiError, Verdict, classify, code_name, status_text};
 pub use health::HealthSource;
 pub use requirement::Requirement;

@@ -185,12 +185,6 @@ fn key_text(key: &MapKey) -> String {
     }
 }
 
-/// The full names of all fields that carry a secret, for example `csi.v1.CreateVolumeRequest.secrets`.
-pub fn secret_fields() -> Vec<String> {
-    let fields = POOL.all_messages().flat_map(|m| m.fields().collect::<Vec<_>>());
-    fields.filter(is_secret).map(|field| field.full_name().to_owned()).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -202,7 +196,9 @@ mod tests {
 
     #[test]
     fn all_twenty_two_secret_fields_are_known() {
-        let mut found = secret_fields();
+        let fields = POOL.all_messages().flat_map(|m| m.fields().collect::<Vec<_>>());
+        let secret = fields.filter(is_secret).map(|field| field.full_name().to_owned());
+        let mut found: Vec<String> = secret.collect();
         found.sort();
         let mut expected: Vec<String> = [
             "CreateVolume",

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::columns::{Column, Path};
-use super::rules::Rules;
+use super::rules::{Rules, RulesError};
 use super::schema::{self, Schema};
 use super::validate::validate;
 use crate::error::{ApiResult, Cause, Causes, Status};
@@ -48,7 +48,7 @@ pub struct Custom {
     /// Ends with the definition.
     pub end: CancellationToken,
     /// Compiled when an object is first judged: a stored definition can never keep the server from starting.
-    rules: OnceLock<Result<Option<Rules>, String>>,
+    rules: OnceLock<Result<Option<Rules>, RulesError>>,
     status: bool,
     terminating: bool,
     fills_in: bool,
@@ -61,7 +61,6 @@ impl Custom {
     /// # Errors
     /// When metadata has fields of the wrong type, or defaults would make the object too large.
     pub fn decode(&self, mut input: Value, defaults: bool) -> Result<Decoded, Undecodable> {
-        let plain = |why| Undecodable { why, input: None, too_large: false };
         let mut unknown = Vec::new();
         let meta = input.as_object_mut().and_then(|map| map.remove("metadata"));
         schema::prune(&self.schema, &mut input, FieldPath::Top(""), &mut unknown);
@@ -71,7 +70,7 @@ impl Custom {
             return Err(Undecodable { why, input: None, too_large: true });
         }
         if let Some(meta) = meta.filter(|meta| !meta.is_null()) {
-            let clean = typed::<ObjectMeta>(&meta).map_err(plain)?;
+            let clean = typed::<ObjectMeta>(&meta)?;
             dropped(&meta, &clean, FieldPath::Top("metadata"), &mut unknown);
             input["metadata"] = clean;
         }

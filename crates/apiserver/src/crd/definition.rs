@@ -9,7 +9,7 @@ use super::columns::{Column, Path};
 use super::naming::{self, is_established, is_protected};
 use super::structural;
 use crate::error::{ApiResult, Cause, Causes, Status};
-use crate::registry::codec::typed;
+use crate::registry::codec::{Misfit, typed};
 use crate::registry::names;
 use crate::registry::rules::{immutable, items, one_of, same, text};
 use crate::registry::strategy::{Context, Strategy};
@@ -20,8 +20,8 @@ pub(crate) const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 /// Checks the types of a definition. Bounds stay the whole numbers they were.
 ///
 /// # Errors
-/// A text for people when a field has the wrong type.
-pub(crate) fn codec(object: &Value) -> Result<Value, String> {
+/// A field has the wrong type.
+pub(crate) fn codec(object: &Value) -> Result<Value, Misfit> {
     let mut object = typed::<CustomResourceDefinition>(object)?;
     whole_numbers(&mut object["spec"]["versions"]);
     Ok(object)

@@ -43,9 +43,11 @@ impl Pattern {
 }
 
 /// What the pattern weighs.
-/// The error says why it cannot be used.
-pub(super) fn weigh(source: &str) -> Result<usize, String> {
-    compile(source).map(|(_, weight)| weight).map_err(|fault| fault.to_string())
+///
+/// # Errors
+/// It cannot be used.
+pub(super) fn weigh(source: &str) -> Result<usize, PatternError> {
+    compile(source).map(|(_, weight)| weight)
 }
 
 /// What the patterns of a schema weigh together; it ends when that is too much.
@@ -56,9 +58,9 @@ pub(super) fn weigh_all(schema: &Value) -> usize {
     for source in sources {
         sum += match compile(source) {
             Ok((_, weight)) => weight,
-            Err(Fault::TooBig) => SIZES[SIZES.len() - 1],
+            Err(PatternError::TooBig) => SIZES[SIZES.len() - 1],
             // The error is reported at its own field, and was found early.
-            Err(Fault::Other(_)) => 0,
+            Err(PatternError::TooLong | PatternError::Invalid(_)) => 0,
         };
         if sum > MAX_TOGETHER {
             break;
@@ -78,13 +80,15 @@ fn gather<'a>(schema: &'a Value, sources: &mut HashSet<&'a str>) {
 }
 
 /// The machine of a pattern, from those that are kept if it is there.
-/// The error says why it cannot be used.
-pub(super) fn compiled(source: &str) -> Result<Regex, String> {
+///
+/// # Errors
+/// It cannot be used.
+pub(super) fn compiled(source: &str) -> Result<Regex, PatternError> {
     static KEPT: LazyLock<Mutex<Kept>> = LazyLock::new(Mutex::default);
     if let Some(found) = KEPT.lock().find(source) {
         return Ok(found);
     }
-    let (pattern, weight) = compile(source).map_err(|fault| fault.to_string())?;
+    let (pattern, weight) = compile(source)?;
     KEPT.lock().keep(source, pattern.clone(), weight);
     Ok(pattern)
 }
@@ -125,16 +129,18 @@ impl Kept {
 
 /// Why a pattern cannot be used.
 #[derive(Debug, thiserror::Error)]
-enum Fault {
+pub(super) enum PatternError {
+    #[error("it is longer than {} bytes", MAX_SOURCE)]
+    TooLong,
     #[error("compiled it is larger than {} bytes", SIZES[SIZES.len() - 1])]
     TooBig,
-    #[error("{0}")]
-    Other(String),
+    #[error(transparent)]
+    Invalid(regex::Error),
 }
 
-fn compile(source: &str) -> Result<(Regex, usize), Fault> {
+fn compile(source: &str) -> Result<(Regex, usize), PatternError> {
     if source.len() > MAX_SOURCE {
-        return Err(Fault::Other(format!("it is longer than {MAX_SOURCE} bytes")));
+        return Err(PatternError::TooLong);
     }
     let translated = as_re2_reads(source);
     for size in SIZES {
@@ -146,10 +152,10 @@ fn compile(source: &str) -> Result<(Regex, usize), Fault> {
         match built {
             Ok(pattern) => return Ok((pattern, size)),
             Err(regex::Error::CompiledTooBig(_)) => {}
-            Err(error) => return Err(Fault::Other(error.to_string())),
+            Err(error) => return Err(PatternError::Invalid(error)),
         }
     }
-    Err(Fault::TooBig)
+    Err(PatternError::TooBig)
 }
 
 /// The pattern in the dialect of the library.

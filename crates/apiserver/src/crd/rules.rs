@@ -55,13 +55,23 @@ impl Rule {
     }
 }
 
+/// Why the rules of a schema cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RulesError {
+    #[error("the rules of a version may have {} bytes together", MAX_TOGETHER)]
+    TooLong,
+    /// In the words of the compiler.
+    #[error("{0}")]
+    Rule(String),
+}
+
 impl Node {
-    fn parse(schema: &Value) -> Result<Self, String> {
+    fn parse(schema: &Value) -> Result<Self, RulesError> {
         let mut node = Self::default();
         for rule in schema["x-kubernetes-validations"].as_array().into_iter().flatten() {
-            node.rules.push(Rule::parse(rule).map_err(|(_, why)| why)?);
+            node.rules.push(Rule::parse(rule).map_err(|(_, why)| RulesError::Rule(why))?);
         }
-        let below = |name: &str| -> Result<Option<Box<Self>>, String> {
+        let below = |name: &str| -> Result<Option<Box<Self>>, RulesError> {
             let node = schema.get(name).filter(|below| below.is_object()).map(Self::parse);
             Ok(node.transpose()?.filter(|node| !node.is_empty()).map(Box::new))
         };
@@ -100,11 +110,11 @@ impl Rules {
     /// Compiles the rules of a schema; `None` when it has none.
     ///
     /// # Errors
-    /// Why they cannot be used; definitions are judged before they are stored, so this is about those that
+    /// They cannot be used; definitions are judged before they are stored, so this is about those that
     /// an older version stored.
-    pub(super) fn parse(schema: &Value) -> Result<Option<Self>, String> {
+    pub(super) fn parse(schema: &Value) -> Result<Option<Self>, RulesError> {
         if source_bytes(schema) > MAX_TOGETHER {
-            return Err(too_long());
+            return Err(RulesError::TooLong);
         }
         let top = Node::parse(schema)?;
         Ok((!top.is_empty()).then(|| Self { kind: Kind::of(schema), top }))
@@ -283,11 +293,6 @@ pub(super) fn source_bytes(schema: &Value) -> usize {
     let own = own.flat_map(|rule| [&rule["rule"], &rule["messageExpression"]]);
     let own: usize = own.filter_map(Value::as_str).map(str::len).sum();
     own + children(schema).map(source_bytes).sum::<usize>()
-}
-
-/// Why rules of so much text are refused.
-pub(super) fn too_long() -> String {
-    format!("the rules of a version may have {MAX_TOGETHER} bytes together")
 }
 
 fn children(schema: &Value) -> impl Iterator<Item = &Value> {

@@ -46,7 +46,7 @@ pub(super) fn check(schema: &Value, path: &str) -> Causes {
     }
     node(schema, path, 0, &mut causes);
     if causes.is_empty() && super::rules::source_bytes(schema) > super::cel::MAX_TOGETHER {
-        causes.push(Cause::forbidden(path, &super::rules::too_long()));
+        causes.push(Cause::forbidden(path, &super::rules::RulesError::TooLong.to_string()));
     }
     if causes.is_empty() {
         let mut costs = Vec::new();

@@ -2,7 +2,8 @@
 
 /// The first fault; `None` when the text is JSON.
 pub(crate) fn json_fault(text: &[u8]) -> Option<String> {
-    Scanner { text, at: 0, depth: 0 }.document().err()
+    let fault = Scanner { text, at: 0, depth: 0 }.document().err()?;
+    Some(fault.to_string())
 }
 
 /// Levels that are looked into. The parser takes fewer; looking deeper would use up the stack.
@@ -14,7 +15,18 @@ struct Scanner<'a> {
     depth: usize,
 }
 
-type Step = Result<(), String>;
+/// A fault, in the words of Go.
+#[derive(Debug, thiserror::Error)]
+enum Fault {
+    #[error("unexpected end of JSON input")]
+    End,
+    #[error("invalid character {} {place}", quoted(*.character))]
+    Character { character: u8, place: String },
+    #[error("exceeded max depth")]
+    Depth,
+}
+
+type Step = Result<(), Fault>;
 
 impl Scanner<'_> {
     fn peek(&self) -> Option<u8> {
@@ -28,10 +40,10 @@ impl Scanner<'_> {
     }
 
     /// A character that does not belong here.
-    fn unexpected(&self, place: &str) -> String {
+    fn unexpected(&self, place: &str) -> Fault {
         match self.peek() {
-            None => "unexpected end of JSON input".into(),
-            Some(c) => format!("invalid character {} {place}", quoted(c)),
+            None => Fault::End,
+            Some(character) => Fault::Character { character, place: place.to_owned() },
         }
     }
 
@@ -46,7 +58,7 @@ impl Scanner<'_> {
 
     fn deeper(&mut self, look: impl FnOnce(&mut Self) -> Step) -> Step {
         if self.depth == MAX_DEPTH {
-            return Err("exceeded max depth".into());
+            return Err(Fault::Depth);
         }
         self.depth += 1;
         look(self)?;

@@ -269,8 +269,8 @@ fn read_tree(encoding: Encoding, body: &[u8], kind: &str) -> ApiResult<Parsed> {
             Ok(Parsed { value, duplicate_fields: Vec::new() })
         }
         Encoding::Protobuf => {
-            let value =
-                super::protobuf::decode(body).map_err(|why| unrecognized(kind, &why, body))?;
+            let value = super::protobuf::decode(body)
+                .map_err(|error| unrecognized(kind, &error.to_string(), body))?;
             check_size(&value)?;
             check_memory(&value, kind)?;
             Ok(Parsed { value, duplicate_fields: Vec::new() })

@@ -109,7 +109,7 @@ fn read(mut request: Value) -> ApiResult<Value> {
     if request["spec"].is_null() {
         request["spec"] = json!({"audiences": []});
     }
-    decode_as(&of::<TokenRequest>(), request).map_err(|why| refuse(&kind, &version, &why))
+    decode_as(&of::<TokenRequest>(), request).map_err(|fault| refuse(&kind, &version, &fault.why))
 }
 
 /// The body may repeat the path, but not contradict it.

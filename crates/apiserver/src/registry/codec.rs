@@ -14,8 +14,22 @@ use longshore_core::model::Quantity;
 use crate::crd::Custom;
 use crate::field_path::FieldPath;
 
-/// Checks and cleans an object of a built-in kind; the error is a text for people.
-pub(crate) type TypedCodec = fn(&Value) -> Result<Value, String>;
+/// Why a value does not fit the type of its kind.
+#[derive(Debug, thiserror::Error)]
+pub enum Misfit {
+    #[error(transparent)]
+    Type(#[from] serde_json::Error),
+    #[error(
+        "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+    )]
+    Quantity,
+    /// In the words of Go.
+    #[error("{0}")]
+    Time(String),
+}
+
+/// Checks and cleans an object of a built-in kind.
+pub(crate) type TypedCodec = fn(&Value) -> Result<Value, Misfit>;
 
 /// Adds the schema of a type, and of all it refers to.
 pub(crate) type Describe = fn(&mut SchemaGenerator) -> schemars::Schema;
@@ -52,9 +66,8 @@ pub enum Codec {
 }
 
 /// The codec of a built-in kind.
-pub(crate) fn typed<T: Serialize + DeserializeOwned>(object: &Value) -> Result<Value, String> {
-    let object = T::deserialize(object).map_err(|e| e.to_string())?;
-    serde_json::to_value(object).map_err(|e| e.to_string())
+pub(crate) fn typed<T: Serialize + DeserializeOwned>(object: &Value) -> Result<Value, Misfit> {
+    Ok(serde_json::to_value(T::deserialize(object)?)?)
 }
 
 /// A decoded object and the fields that were dropped.
@@ -67,13 +80,20 @@ pub struct Decoded {
 }
 
 /// Why an object could not be decoded.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{why}")]
 pub struct Undecodable {
     pub why: String,
     /// The object, when it is one of its types that does not fit.
     pub input: Option<Value>,
     /// Whether it would be too large.
     pub too_large: bool,
+}
+
+impl From<Misfit> for Undecodable {
+    fn from(misfit: Misfit) -> Self {
+        Self { why: misfit.to_string(), input: None, too_large: false }
+    }
 }
 
 /// Runs the codec over an object; `defaults` fills in those that the codec itself knows.
@@ -83,7 +103,6 @@ pub(crate) fn decode(
     mut input: Value,
     defaults: bool,
 ) -> Result<Decoded, Undecodable> {
-    let plain = |why| Undecodable { why, input: None, too_large: false };
     if let Some(map) = input.as_object_mut() {
         map.remove("kind");
         map.remove("apiVersion");
@@ -94,11 +113,11 @@ pub(crate) fn decode(
     };
     for pattern in quantities {
         let parts: Vec<&str> = pattern.split('.').collect();
-        canonical(&mut input, &parts).map_err(plain)?;
+        canonical(&mut input, &parts)?;
     }
     let mut object = match check(&input) {
         Ok(object) => object,
-        Err(why) => return Err(Undecodable { why, input: Some(input), too_large: false }),
+        Err(misfit) => return Err(Undecodable { input: Some(input), ..misfit.into() }),
     };
     if let Some(map) = object.as_object_mut() {
         map.remove("kind");
@@ -110,7 +129,7 @@ pub(crate) fn decode(
 }
 
 /// Rewrites the quantities at a pattern such as `spec.containers.*.resources.*.*`.
-fn canonical(value: &mut Value, parts: &[&str]) -> Result<(), String> {
+fn canonical(value: &mut Value, parts: &[&str]) -> Result<(), Misfit> {
     let Some((first, rest)) = parts.split_first() else {
         return canonical_quantity(value);
     };
@@ -126,17 +145,14 @@ fn canonical(value: &mut Value, parts: &[&str]) -> Result<(), String> {
     }
 }
 
-fn canonical_quantity(value: &mut Value) -> Result<(), String> {
+fn canonical_quantity(value: &mut Value) -> Result<(), Misfit> {
     let text = match value {
         Value::String(text) => text.clone(),
         Value::Number(number) => number.to_string(),
         Value::Null => return Ok(()),
         _ => String::new(),
     };
-    let quantity: Quantity = text.parse().map_err(|_| {
-        "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
-            .to_owned()
-    })?;
+    let quantity: Quantity = text.parse().map_err(|_| Misfit::Quantity)?;
     *value = Value::String(quantity.to_string());
     Ok(())
 }

@@ -183,14 +183,16 @@ fn builtin_shape(typed: &Typed) -> Arc<Shape> {
 }
 
 /// Decodes a body of a kind that is not served by itself.
-/// The error is what is wrong when a field has the wrong type, as Go would say it.
-pub(crate) fn decode_as(typed: &Typed, body: Value) -> Result<Value, String> {
+/// The error says what is wrong when a field has the wrong type as Go would say it.
+pub(crate) fn decode_as(typed: &Typed, body: Value) -> Result<Value, codec::Undecodable> {
     let decoded = codec::decode(&Codec::Typed { check: typed.codec, quantities: &[] }, body, true);
     decoded.map(|decoded| decoded.object).map_err(|fault| {
         let schemas = builtin_schemas(typed);
-        let found =
-            fault.input.and_then(|input| go_errors::type_fault(&schemas, &typed.name, &input));
-        found.unwrap_or(fault.why)
+        let input = fault.input.as_ref();
+        match input.and_then(|input| go_errors::type_fault(&schemas, &typed.name, input)) {
+            Some(why) => codec::Undecodable { why, ..fault },
+            None => fault,
+        }
     })
 }
 

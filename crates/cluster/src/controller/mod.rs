@@ -170,7 +170,7 @@ impl<R: Reconciler> Loop<R> {
         let queue = self.queue.clone();
         // Several controllers may share this process; a line of a pass says which of them it is from.
         let around = Span::current();
-        let passes = self.queue.run_until_in(
+        let passes = self.queue.run_until(
             self.workers,
             shutdown,
             move |key, attempt| pass_span_in(&around, step, &spans.subject(key), attempt),

@@ -25,7 +25,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::api::Api;
 use crate::events::{EventType, Recorder};
 use crate::telemetry::Metrics;
-pub use fence::holds;
+pub use fence::{NotHeld, holds};
 use lock::Lock;
 pub use names::{default_namespace, host_identity, lease_name, pod_identity, unique_identity};
 pub use status::{NotRenewed, Status};
@@ -71,8 +71,8 @@ pub struct ElectionConfig {
     pub fit: Option<Fit>,
 }
 
-/// Whether work that leads may go on.
-pub type Fit = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+/// Whether work that leads may go on; the error says why not.
+pub type Fit = Arc<dyn Fn() -> Result<(), Box<dyn std::error::Error + Send + Sync>> + Send + Sync>;
 
 impl ElectionConfig {
     /// A candidate with the sidecars' durations (15 s, 10 s, 5 s), a unique identity, rejoining
@@ -292,7 +292,7 @@ impl Elector {
             let round = last + self.config.retry_period;
             tokio::time::sleep_until(round).await;
             if let Some(Err(reason)) = self.config.fit.as_ref().map(|fit| fit()) {
-                return reason;
+                return reason.to_string();
             }
             // Stop a little before others may take the lease, whatever the flags say.
             let deadline = (round + self.config.renew_deadline)

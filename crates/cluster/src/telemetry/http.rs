@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 use super::{Metrics, pprof};
 use crate::listen;
 
-/// What is wrong, in the words of the response.
-type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+/// What is wrong, in the words of the response; `None` when nothing is.
+type Check = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
 /// What the endpoint serves: metrics, `/healthz` (all checks) and `/healthz/<check>` (one).
 #[derive(Clone)]
@@ -69,7 +69,7 @@ impl Endpoint {
         F: Fn() -> Result<(), E> + Send + Sync + 'static,
         E: Display,
     {
-        let check = move || check().map_err(|error| error.to_string());
+        let check = move || check().err().map(|error| error.to_string());
         self.checks.push((name.to_owned(), Arc::new(check)));
         self
     }
@@ -148,7 +148,7 @@ impl Endpoint {
         let mut found = only.is_none();
         for (name, check) in asked {
             found = true;
-            if let Err(reason) = check() {
+            if let Some(reason) = check() {
                 tracing::warn!(check = %name, reason, "unhealthy");
                 let text = format!("internal server error: {reason}\n");
                 return (StatusCode::INTERNAL_SERVER_ERROR, text).into_response();

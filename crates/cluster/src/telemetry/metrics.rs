@@ -89,7 +89,7 @@ impl Metrics {
             ),
             in_flight_limit: r.metric(
                 "longshore_api_in_flight_limit",
-                "Requests to the API that may be under way at once",
+                "Requests to the API that may be in flight at once",
             ),
             queues: Arc::default(),
             shared: Mutex::default(),
@@ -187,7 +187,7 @@ pub trait QueueStats: Send + Sync {
     fn depth(&self) -> usize;
     /// How long the one that waits longest has waited.
     fn oldest_age(&self) -> Duration;
-    /// Ages of the turns under way.
+    /// Ages of the passes in flight.
     fn running(&self) -> Vec<Duration>;
 }
 
@@ -208,7 +208,7 @@ const QUEUE_GAUGES: [(&str, &str, Read); 4] = [
     ("workqueue_depth", "Current depth of workqueue.", |q| q.depth() as f64),
     (
         "workqueue_unfinished_work_seconds",
-        "Seconds of work under way that is not observed by work_duration yet.",
+        "Seconds of work in progress that is not observed by work_duration yet.",
         |q| q.running().iter().map(Duration::as_secs_f64).sum(),
     ),
     (

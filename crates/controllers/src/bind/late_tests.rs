@@ -29,7 +29,7 @@ fn start(bench: &Bench, change: impl FnOnce(&mut Context)) -> (Process, Context)
 }
 
 fn in_flight(context: &Context, operation: Operation, key: &str) -> bool {
-    BindMetrics::of(&context.metrics).under_way(operation, key)
+    BindMetrics::of(&context.metrics).in_flight(operation, key)
 }
 
 /// An API that refuses to show claims while `failing`.

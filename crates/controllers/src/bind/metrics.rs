@@ -76,7 +76,7 @@ impl BindMetrics {
         }
     }
 
-    /// An operation begins, unless it is under way already.
+    /// An operation begins, unless it is in flight already.
     pub(super) fn begin(&self, operation: Operation, key: &str, plugin: impl FnOnce() -> String) {
         let mut begun = self.inner.begun.lock();
         begun.entry((operation, key.to_owned())).or_insert_with(|| (plugin(), Instant::now()));
@@ -130,7 +130,7 @@ impl BindMetrics {
     }
 
     #[cfg(test)]
-    pub(super) fn under_way(&self, operation: Operation, key: &str) -> bool {
+    pub(super) fn in_flight(&self, operation: Operation, key: &str) -> bool {
         self.inner.begun.lock().contains_key(&(operation, key.to_owned()))
     }
 }

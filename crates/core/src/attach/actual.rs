@@ -187,11 +187,6 @@ impl Actual {
         self.volumes.keys().flat_map(|name| self.of_volume(name)).collect()
     }
 
-    /// Names of all known volumes.
-    pub fn volume_names(&self) -> impl Iterator<Item = &UniqueName> {
-        self.volumes.keys()
-    }
-
     /// Names of all volumes known on one node.
     #[must_use]
     pub fn volumes_on(&self, node: &NodeName) -> Vec<UniqueName> {

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use crate::{
+    backoff::Backoff,
     claim::selected_node,
     model::{
         NodeName,
@@ -49,9 +50,7 @@ pub fn stake(
 /// `luck`, which is at least 0 and less than 1.
 #[must_use]
 pub fn delay(base: Duration, max: Duration, earlier: u32, luck: f64) -> Duration {
-    let doubled = base.as_secs_f64() * 2f64.powi(i32::try_from(earlier.min(64)).unwrap_or(64));
-    let seconds = doubled.min(max.as_secs_f64()) - luck * base.as_secs_f64();
-    Duration::from_secs_f64(seconds.max(0.0))
+    Backoff::new(base, max).after(earlier).saturating_sub(base.mul_f64(luck))
 }
 
 /// How often to look whether another node was faster: less often where waits are long.

@@ -1,5 +1,9 @@
 //! The life of a pod's containers: what to start next, and what the pod's phase is.
 
+use std::time::Duration;
+
+use crate::backoff::Backoff;
+
 /// `spec.restartPolicy`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RestartPolicy {
@@ -223,20 +227,16 @@ fn running_sidecars(view: &View<'_>) -> Vec<String> {
     view.init.iter().filter(running).map(|container| container.name.to_owned()).collect()
 }
 
-/// First delay of a crash loop.
-pub const BACKOFF_FIRST_MS: u64 = 10_000;
-/// Longest delay of a crash loop.
-pub const BACKOFF_MAX_MS: u64 = 300_000;
+/// Delays of a crash loop.
+const CRASH_LOOP: Backoff = Backoff::new(Duration::from_secs(10), Duration::from_secs(300));
 /// A run this long ends a crash loop.
 pub const BACKOFF_RESET_MS: u64 = 600_000;
 
 /// Delay before the restart that follows `crashes` ended runs in a row.
 #[must_use]
 pub fn crash_delay_ms(crashes: u32) -> u64 {
-    match crashes {
-        0 | 1 => 0,
-        n => BACKOFF_FIRST_MS.saturating_mul(1 << (n - 2).min(10)).min(BACKOFF_MAX_MS),
-    }
+    let Some(earlier) = crashes.checked_sub(2) else { return 0 };
+    u64::try_from(CRASH_LOOP.after(earlier).as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -49,7 +49,10 @@ pub struct Options {
 }
 
 /// Asked before each call that [undoes](Call::undoes): whether it is still this process that may; the error says why not.
-pub type Fence = Arc<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
+pub type Fence = Arc<dyn Fn() -> BoxFuture<'static, Result<(), NotAgreed>> + Send + Sync>;
+
+/// Why this process may not [undo](Call::undoes) anything any more.
+pub type NotAgreed = Box<dyn std::error::Error + Send + Sync>;
 
 /// A connection to the driver, or its services in this process.
 type Transport = Either<Channel, MapErr<Routes, fn(Infallible) -> tonic::transport::Error>>;

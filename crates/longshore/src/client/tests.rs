@@ -4,10 +4,9 @@ mod changes;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use longshore_apiserver::{ApiServer, Config};
-use longshore_testing::Captured;
+use longshore_testing::{Captured, eventually};
 use serde_json::{Value, json};
 
 use super::session::{Ask, JSON};
@@ -259,21 +258,12 @@ async fn get_watches() {
             perform(&session, request.into(), &mut screen).await
         }
     });
-    until(|| paper.text().contains("data ")).await;
+    eventually("the claim is listed", || paper.text().contains("data ")).await;
     world.apply(&CLAIM.replace("name: data", "name: second-claim")).await.unwrap();
-    until(|| paper.text().contains("\nsecond-claim")).await;
+    eventually("the second is, too", || paper.text().contains("\nsecond-claim")).await;
     let text = paper.text();
     assert_eq!(text.matches("STORAGECLASS").count(), 1, "one header only:\n{text}");
     watching.abort();
-}
-
-async fn until(holds: impl Fn() -> bool) {
-    let waiting = async {
-        while !holds() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(30), waiting).await.expect("it happens in time");
 }
 
 #[tokio::test]

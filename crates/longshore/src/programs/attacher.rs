@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn wrong_flags_are_refused_with_the_reason() {
         for (line, part) in [
             ("-connection-timeout 1s", "use --timeout"),
             ("--worker-threads=0", "--worker-threads must be greater than zero"),

@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn wrong_arguments_are_refused_with_the_reason() {
         for (line, part) in [
             ("get", "<KIND> is required"),
             ("get pvc -o xml", "--output cannot be `xml`: it is one of yaml, json, name, wide"),

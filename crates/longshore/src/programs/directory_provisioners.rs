@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn wrong_flags_are_refused_with_the_reason() {
         for (line, part) in [
             ("", "--root is required"),
             ("--root volumes", "--root cannot be `volumes`"),

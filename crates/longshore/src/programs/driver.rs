@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn wrong_flags_are_refused_with_the_reason() {
         for (line, part) in [
             ("--node-id n --pool /p", "--endpoint is required"),
             ("--endpoint /s --pool /p", "--node-id is required"),

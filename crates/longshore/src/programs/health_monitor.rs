@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn wrong_flags_are_refused_with_the_reason() {
         for (line, part) in [
             ("--worker-threads=0", "it must be at least 1"),
             ("--feature-gates=ReleaseLeaderElectionOnExit=true", "unknown flag --feature-gates"),

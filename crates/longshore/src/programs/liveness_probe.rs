@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn wrong_flags_are_refused_with_the_reason() {
         for (line, part) in [
             // case: liveness-registrar-health/8
             ("--health-port=9999 --http-endpoint=:1", "--health-port cannot be used together"),

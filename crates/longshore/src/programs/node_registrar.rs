@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn wrong_flags_are_refused_with_the_reason() {
         for (line, part) in [
             ("", "--kubelet-registration-path is required"),
             ("--kubelet-registration-path=/p --health-port=1 --http-endpoint=:1", "used together"),

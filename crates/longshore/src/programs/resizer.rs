@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn wrong_flags_are_refused_with_the_reason() {
         for (line, part) in [
             ("--csiTimeout=1s", "use --timeout"),
             ("--workers=0", "at least 1"),

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn wrong_flags_are_refused_with_the_reason() {
         for (line, part) in [
             ("--csi-address=/x", "--csi-address"),
             ("--worker-threads=0", "--worker-threads"),

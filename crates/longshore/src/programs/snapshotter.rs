@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn wrong_flags_are_refused_with_the_reason() {
         for (line, part) in [
             ("--enable-volume-group-snapshots=false", "use --feature-gates"),
             ("--snapshot-name-prefix=", "prefix cannot be of length 0"),

@@ -124,9 +124,9 @@ fn containers(pod: &Pod) -> Option<Refusal> {
             let why = "it needs a user namespace, and there are none";
             return Some(refused(UNSUPPORTED, &field("procMount"), why));
         }
-        seccomp(pod, one)
-            .err()
-            .map(|kind| refused(UNSUPPORTED, &field("seccompProfile"), &format!("type {kind:?}")))
+        seccomp(pod, one).err().map(|UnsupportedProfile(kind)| {
+            refused(UNSUPPORTED, &field("seccompProfile"), &format!("type {kind:?}"))
+        })
     })
 }
 
@@ -135,15 +135,20 @@ fn is_label(name: &str) -> bool {
     !name.is_empty() && name.len() <= 63 && name.bytes().all(inner) && !name.starts_with('-')
 }
 
-/// Which system calls a container may make; the type that there is not, when there is none.
-pub(crate) fn seccomp(pod: &Pod, container: &Container) -> Result<Seccomp, String> {
+/// A type of seccomp profile that containers of this node cannot have.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("seccompProfile of type {0:?} is not supported")]
+pub(crate) struct UnsupportedProfile(String);
+
+/// Which system calls a container may make.
+pub(crate) fn seccomp(pod: &Pod, container: &Container) -> Result<Seccomp, UnsupportedProfile> {
     let own = container.security_context.seccomp_profile.as_ref();
     let profile = own.or(pod.spec.security_context.seccomp_profile.as_ref());
     match profile.map_or("", |profile| profile.kind.as_str()) {
         _ if container.security_context.privileged == Some(true) => Ok(Seccomp::Unconfined),
         "" | "RuntimeDefault" => Ok(Seccomp::RuntimeDefault),
         "Unconfined" => Ok(Seccomp::Unconfined),
-        other => Err(other.to_owned()),
+        other => Err(UnsupportedProfile(other.to_owned())),
     }
 }
 
@@ -315,7 +320,7 @@ mod tests {
             (profile("Unconfined"), profile("RuntimeDefault"), Ok(Seccomp::RuntimeDefault)),
             (profile("RuntimeDefault"), profile("Unconfined"), Ok(Seccomp::Unconfined)),
             (profile("RuntimeDefault"), json!({"privileged": true}), Ok(Seccomp::Unconfined)),
-            (profile("Localhost"), json!({}), Err("Localhost".to_owned())),
+            (profile("Localhost"), json!({}), Err(UnsupportedProfile("Localhost".to_owned()))),
             (profile("Nonsense"), profile("RuntimeDefault"), Ok(Seccomp::RuntimeDefault)),
         ] {
             let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": {

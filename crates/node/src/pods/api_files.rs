@@ -206,7 +206,7 @@ impl Reader<'_> {
                 Some(field) => downward::field(self.pod, field)
                     .ok_or_else(|| self.refused(format!("there is no field {field}")))?,
                 None => downward::resource(self.pod, None, &item["resourceFieldRef"])
-                    .map_err(|what| self.refused(what))?,
+                    .map_err(|error| self.refused(error.to_string()))?,
             };
             let content = value.into_bytes();
             files.insert(path.into(), File { content, mode: item_mode(item, mode), owner: None });

@@ -33,21 +33,30 @@ pub(super) fn field(pod: &Pod, path: &str) -> Option<String> {
     })
 }
 
+/// What is wrong with a `resourceFieldRef`.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ResourceError {
+    #[error("container {0} not found")]
+    Container(String),
+    #[error("unsupported container resource: {0}")]
+    Resource(String),
+}
+
 /// The value of a `resourceFieldRef`. `own` is the container that asks, if one does.
 ///
 /// # Errors
-/// What is wrong with the reference.
+/// The reference names no container of the pod, or no resource.
 pub(super) fn resource(
     pod: &Pod,
     own: Option<&Container>,
     reference: &Value,
-) -> Result<String, String> {
+) -> Result<String, ResourceError> {
     let name = reference["containerName"].as_str().unwrap_or_default();
     let mut all = pod.spec.init_containers.iter().chain(&pod.spec.containers);
     let container = if name.is_empty() { own } else { all.find(|one| one.name == name) };
-    let container = container.ok_or_else(|| format!("container {name} not found"))?;
+    let container = container.ok_or_else(|| ResourceError::Container(name.to_owned()))?;
     let path = reference["resource"].as_str().unwrap_or_default();
-    let unsupported = || format!("unsupported container resource: {path}");
+    let unsupported = || ResourceError::Resource(path.to_owned());
     let (list, resource) = path.split_once('.').ok_or_else(unsupported)?;
     if !matches!(list, "limits" | "requests") {
         return Err(unsupported());
@@ -165,10 +174,12 @@ mod tests {
         let pod = pod();
         let own = Some(&pod.spec.containers[0]);
         assert_eq!(resource(&pod, own, &json!({"resource": "requests.cpu"})), Ok("1".to_owned()));
-        for bad in
-            [json!({"containerName": "x", "resource": "limits.cpu"}), json!({"resource": "cpu"})]
-        {
-            resource(&pod, own, &bad).expect_err("refused");
+        for (bad, text) in [
+            (json!({"containerName": "x", "resource": "limits.cpu"}), "container x not found"),
+            (json!({"resource": "cpu"}), "unsupported container resource: cpu"),
+            (json!({"resource": "usage.cpu"}), "unsupported container resource: usage.cpu"),
+        ] {
+            assert_eq!(resource(&pod, own, &bad).unwrap_err().to_string(), text);
         }
     }
 }

@@ -8,9 +8,11 @@ use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::{ConfigMap, Container, EnvVar, Pod, Secret};
 use serde_json::Value;
 
+use super::admission::UnsupportedProfile;
 use super::downward;
 use super::shim_client::ShimError;
 use crate::agent::ApiAddress;
+use crate::shim::rights::UnknownCapability;
 
 /// Why a container is not started. The text is the message of its status.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +25,10 @@ pub(crate) enum StartError {
     Shim(#[from] ShimError),
     #[error("failed to prepare subPath {part:?} for container {container:?}: {source}")]
     SubPath { part: String, container: String, source: io::Error },
+    #[error(transparent)]
+    Capability(#[from] UnknownCapability),
+    #[error(transparent)]
+    Seccomp(#[from] UnsupportedProfile),
     /// The container cannot be run as it is written.
     #[error("{0}")]
     Spec(String),
@@ -163,7 +169,7 @@ async fn from_source(
     }
     if source["resourceFieldRef"].is_object() {
         let value = downward::resource(pod, Some(container), &source["resourceFieldRef"]);
-        return value.map(Some).map_err(named);
+        return value.map(Some).map_err(|error| named(error.to_string()));
     }
     let (reference, is_secret) = match (source.get("secretKeyRef"), source.get("configMapKeyRef")) {
         (Some(reference), _) => (reference, true),

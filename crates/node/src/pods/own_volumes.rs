@@ -161,7 +161,7 @@ impl Maker<'_> {
     }
 
     fn scratch(&self, dir: &Path, source: &Value) -> Result<(), OwnVolumeError> {
-        let scratch = Scratch::of(source).map_err(|what| self.refused(what))?;
+        let scratch = Scratch::of(source).map_err(|error| self.refused(error.to_string()))?;
         if scratch.medium == Medium::Disk && dir.exists() {
             return Ok(());
         }

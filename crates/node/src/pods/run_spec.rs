@@ -1,6 +1,7 @@
 //! The shim's request for one run of a container.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use longshore_core::model::kinds::{Container, Pod};
@@ -11,7 +12,7 @@ use super::cgroups::{Cgroups, Devices};
 use super::environment::{StartError, expand, hostname, hosts};
 use super::host_path;
 use crate::shim::protocol::{Bind, Cgroup, ContainerRun, LogLimit, Sandbox};
-use crate::shim::rights;
+use crate::shim::rights::{self, UnknownCapability};
 
 /// What all containers of a pod share.
 pub(crate) struct PodRun<'a> {
@@ -81,8 +82,7 @@ impl PodRun<'_> {
             log_limit: self.log_limit,
             sandbox: self.sandbox(self.cgroups(container, privileged, &binds)?),
             binds,
-            seccomp: seccomp(self.pod, container)
-                .map_err(|kind| format!("seccompProfile of type {kind:?} is not supported"))?,
+            seccomp: seccomp(self.pod, container)?,
             stdin: container.stdin,
             stdin_once: container.stdin_once,
             tty: container.tty,
@@ -98,13 +98,9 @@ impl PodRun<'_> {
         container: &Container,
         privileged: bool,
         binds: &[Bind],
-    ) -> Result<Vec<Cgroup>, String> {
-        let devices = if privileged { Ok(Devices::All) } else { Devices::with_volumes(binds) };
-        devices
-            .and_then(|devices| {
-                self.cgroups.make(&self.pod.metadata.uid, &container.name, &devices)
-            })
-            .map_err(|error| error.to_string())
+    ) -> io::Result<Vec<Cgroup>> {
+        let devices = if privileged { Devices::All } else { Devices::with_volumes(binds)? };
+        self.cgroups.make(&self.pod.metadata.uid, &container.name, &devices)
     }
 
     fn sandbox(&self, cgroups: Vec<Cgroup>) -> Sandbox {
@@ -202,13 +198,12 @@ impl PodRun<'_> {
     }
 }
 
-fn capabilities(container: &Container) -> Result<u64, String> {
+fn capabilities(container: &Container) -> Result<u64, UnknownCapability> {
     if container.security_context.privileged == Some(true) {
         return Ok(rights::ALL);
     }
     let wanted = container.security_context.capabilities.clone().unwrap_or_default();
     rights::capability_set(&wanted.add, &wanted.drop)
-        .map_err(|name| format!("unknown capability {name:?}"))
 }
 
 /// Where a container's output is kept.

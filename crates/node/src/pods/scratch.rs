@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
-use longshore_core::model::Quantity;
 use longshore_core::model::kinds::Pod;
+use longshore_core::model::{BadQuantity, Quantity};
 use longshore_files::Tree;
 use serde_json::Value;
 
@@ -28,17 +28,22 @@ pub(super) struct Scratch {
     pub(super) text: String,
 }
 
+/// What is wrong with an `emptyDir`.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ScratchError {
+    #[error("emptyDir medium {0:?} is not there on this node; write \"Memory\" or leave it out")]
+    Medium(String),
+    #[error("emptyDir sizeLimit: {0}")]
+    Limit(#[source] BadQuantity),
+}
+
 impl Scratch {
     /// Reads the source of a volume.
-    pub(super) fn of(source: &Value) -> Result<Self, String> {
+    pub(super) fn of(source: &Value) -> Result<Self, ScratchError> {
         let medium = match source["medium"].as_str().unwrap_or_default() {
             "" => Medium::Disk,
             "Memory" => Medium::Memory,
-            other => {
-                return Err(format!(
-                    "emptyDir medium {other:?} is not there on this node; write \"Memory\" or leave it out"
-                ));
-            }
+            other => return Err(ScratchError::Medium(other.to_owned())),
         };
         let text = match &source["sizeLimit"] {
             Value::Null => String::new(),
@@ -48,8 +53,7 @@ impl Scratch {
         if text.is_empty() {
             return Ok(Self { medium, limit: None, text });
         }
-        let limit: Quantity =
-            text.parse().map_err(|error| format!("emptyDir sizeLimit: {error}"))?;
+        let limit: Quantity = text.parse().map_err(ScratchError::Limit)?;
         let limit = u64::try_from(limit.bytes()).ok().filter(|bytes| *bytes > 0);
         Ok(Self { medium, limit, text })
     }

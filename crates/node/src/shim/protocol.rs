@@ -277,14 +277,6 @@ pub enum StreamNotice {
     Failed { why: String },
 }
 
-impl StreamNotice {
-    /// Whether a descriptor comes with it.
-    #[must_use]
-    pub fn has_descriptor(&self) -> bool {
-        matches!(self, Self::Terminal | Self::Accepted { input: true })
-    }
-}
-
 /// Who the shim is, so that a later agent can tell it from another process with its number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShimIdentity {

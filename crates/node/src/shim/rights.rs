@@ -72,11 +72,16 @@ pub const SYS_ADMIN: u64 = 1 << 21;
 /// Every capability.
 pub const ALL: u64 = (1 << CAPABILITIES.len()) - 1;
 
+/// A name that no capability has.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown capability {0:?}")]
+pub struct UnknownCapability(String);
+
 /// The capability set of a container: the usual set, minus `drop`, plus `add`.
 ///
 /// # Errors
-/// The name of a capability that does not exist.
-pub fn capability_set(add: &[String], drop: &[String]) -> Result<u64, String> {
+/// A name is that of no capability.
+pub fn capability_set(add: &[String], drop: &[String]) -> Result<u64, UnknownCapability> {
     let mut set = DEFAULTS.iter().filter_map(|name| bit(name)).fold(0, |set, bit| set | bit);
     // As runtimes do it: "ALL" first, so that `drop: [ALL], add: [X]` leaves X.
     if names_all(add) {
@@ -86,10 +91,10 @@ pub fn capability_set(add: &[String], drop: &[String]) -> Result<u64, String> {
         set = 0;
     }
     for name in drop.iter().filter(|name| !is_all(name)) {
-        set &= !bit(name).ok_or_else(|| name.clone())?;
+        set &= !known(name)?;
     }
     for name in add.iter().filter(|name| !is_all(name)) {
-        set |= bit(name).ok_or_else(|| name.clone())?;
+        set |= known(name)?;
     }
     Ok(set)
 }
@@ -100,6 +105,10 @@ fn names_all(list: &[String]) -> bool {
 
 fn is_all(name: &str) -> bool {
     name.eq_ignore_ascii_case("ALL") || name.eq_ignore_ascii_case("CAP_ALL")
+}
+
+fn known(name: &str) -> Result<u64, UnknownCapability> {
+    bit(name).ok_or_else(|| UnknownCapability(name.to_owned()))
 }
 
 fn bit(name: &str) -> Option<u64> {
@@ -228,7 +237,9 @@ mod tests {
         ] {
             assert_eq!(capability_set(&list(add), &list(drop)), Ok(expected), "{add:?} {drop:?}");
         }
-        assert_eq!(capability_set(&list(&["NONSENSE"]), &[]), Err("NONSENSE".to_owned()));
-        assert_eq!(capability_set(&[], &list(&["NONSENSE"])), Err("NONSENSE".to_owned()));
+        let unknown = UnknownCapability("NONSENSE".to_owned());
+        assert_eq!(unknown.to_string(), "unknown capability \"NONSENSE\"");
+        assert_eq!(capability_set(&list(&["NONSENSE"]), &[]), Err(unknown.clone()));
+        assert_eq!(capability_set(&[], &list(&["NONSENSE"])), Err(unknown));
     }
 }

@@ -331,7 +331,7 @@ fn has_program(name: &str) -> bool {
 
 /// Why a program of the system did not do its work.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ProgramError {
+pub(crate) enum ProgramError {
     #[error("no answer within {} s", PROGRAM_TIMEOUT.as_secs())]
     Timeout,
     #[error("cannot run {program}: {source}")]

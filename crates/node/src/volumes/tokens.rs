@@ -50,7 +50,7 @@ impl VolumeManager {
         }
         let mut tokens = BTreeMap::new();
         for one in wanted {
-            let token = self.token(pod, one).await;
+            let token = self.pod_token(pod, one).await;
             let token = token.map_err(|cause| OpError::new(step, Failure::Transient, cause))?;
             tokens.insert(one.audience.clone(), token);
         }
@@ -63,11 +63,7 @@ impl VolumeManager {
         &self,
         pod: &Pod,
         wanted: &TokenRequest,
-    ) -> Result<Token, String> {
-        self.token(pod, wanted).await.map_err(|cause| cause.to_string())
-    }
-
-    async fn token(&self, pod: &Pod, wanted: &TokenRequest) -> Result<Token, OpCause> {
+    ) -> Result<Token, OpCause> {
         let slot = (pod.metadata.uid.clone(), wanted.audience.clone(), wanted.expiration_seconds);
         let now = clock::now();
         let kept = self.tokens.kept.lock().get(&slot).cloned();

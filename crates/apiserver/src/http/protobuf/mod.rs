@@ -86,24 +86,43 @@ thread_local! {
     static MESSAGES: Cell<usize> = const { Cell::new(0) };
 }
 
+/// Why a body could not be decoded.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DecodeError {
+    #[error(
+        "provided data does not appear to be a protobuf message, expected prefix [{}]",
+        MAGIC.iter().map(u8::to_string).collect::<Vec<_>>().join(" ")
+    )]
+    Prefix,
+    #[error("unexpected EOF")]
+    Truncated,
+    #[error("no kind {kind:?} is registered for version {api_version:?}")]
+    NoKind { kind: String, api_version: String },
+    #[error("the object has more than {} parts", MAX_MESSAGES)]
+    TooManyParts,
+}
+
+impl From<Truncated> for DecodeError {
+    fn from(_: Truncated) -> Self {
+        Self::Truncated
+    }
+}
+
 /// Decodes a body.
-/// The error is what is wrong when it is no such body, is cut short, or holds a kind that is not served.
-pub(super) fn decode(body: &[u8]) -> Result<Value, String> {
-    let cut = |Truncated| "unexpected EOF".to_owned();
-    let envelope = body.strip_prefix(MAGIC).ok_or_else(|| {
-        format!(
-            "provided data does not appear to be a protobuf message, expected prefix [{}]",
-            MAGIC.iter().map(u8::to_string).collect::<Vec<_>>().join(" ")
-        )
-    })?;
-    let (api_version, kind, raw) = open_envelope(envelope).map_err(cut)?;
-    let message = message_of(&api_version, &kind)
-        .ok_or_else(|| format!("no kind {kind:?} is registered for version {api_version:?}"))?;
+///
+/// # Errors
+/// It is no such body, is cut short, or holds a kind that is not served.
+pub(super) fn decode(body: &[u8]) -> Result<Value, DecodeError> {
+    let envelope = body.strip_prefix(MAGIC).ok_or(DecodeError::Prefix)?;
+    let (api_version, kind, raw) = open_envelope(envelope)?;
+    let Some(message) = message_of(&api_version, &kind) else {
+        return Err(DecodeError::NoKind { kind, api_version });
+    };
     MESSAGES.set(0);
     let mut object = decode_message(message, raw, 0).map_err(|truncated| {
         match MESSAGES.get() > MAX_MESSAGES {
-            true => format!("the object has more than {MAX_MESSAGES} parts"),
-            false => cut(truncated),
+            true => DecodeError::TooManyParts,
+            false => truncated.into(),
         }
     })?;
     object.insert("apiVersion".into(), json!(api_version));
@@ -287,7 +306,7 @@ fn decode_int_or_string(bytes: &[u8]) -> Result<Value, Truncated> {
 mod tests {
     use super::*;
 
-    fn from_base64(text: &str) -> Result<Value, String> {
+    fn from_base64(text: &str) -> Result<Value, DecodeError> {
         decode(&STANDARD.decode(text).unwrap())
     }
 

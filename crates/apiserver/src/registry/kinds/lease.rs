@@ -34,11 +34,11 @@ pub(super) static LEASE: BuiltinKind = BuiltinKind {
 pub(super) struct Lease;
 
 /// Checks that times have exactly six fraction digits, as clients of every version expect.
-fn codec(object: &Value) -> Result<Value, String> {
+fn codec(object: &Value) -> Result<Value, Misfit> {
     for field in ["acquireTime", "renewTime"] {
         let Some(time) = object["spec"][field].as_str() else { continue };
         if let Some(why) = time_fault(time, true) {
-            return Err(why);
+            return Err(Misfit::Time(why));
         }
     }
     typed::<coordination::Lease>(object)

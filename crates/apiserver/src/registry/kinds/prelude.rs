@@ -7,7 +7,7 @@ pub(super) use serde_json::{Map, Value, json};
 
 pub(super) use crate::error::{ApiResult, Cause, Causes, Status};
 pub(super) use crate::registry::builtin::*;
-pub(super) use crate::registry::codec::{of, typed};
+pub(super) use crate::registry::codec::{Misfit, of, typed};
 pub(super) use crate::registry::rules::*;
 pub(super) use crate::registry::strategy::*;
 pub(super) use crate::registry::table::*;

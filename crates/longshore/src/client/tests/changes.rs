@@ -1,5 +1,7 @@
 //! Commands that change objects, and those that wait for changes.
 
+use std::time::Duration;
+
 use super::*;
 
 #[tokio::test]
@@ -23,7 +25,7 @@ async fn delete_waits_until_the_object_is_gone() {
             perform(&session, delete(select("cm", &["held"])).into(), &mut screen).await
         }
     });
-    until(|| paper.text() == "configmap \"held\" deleted\n").await;
+    eventually("it says so", || paper.text() == "configmap \"held\" deleted\n").await;
     assert!(!waiting.is_finished(), "it is still held");
     let path = "/api/v1/namespaces/default/configmaps/held";
     let release = json!({"metadata": {"finalizers": null}});

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn unknown_controllers_and_empty_selections_are_refused() {
         for (list, part) in [
             ("schedular", "did you mean scheduler?"),
             ("job-controller", "there is no such controller"),

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use longshore_cluster::controller::{Burst, Vitals};
-use longshore_cluster::election::Status;
+use longshore_cluster::election::{NotRenewed, Status};
 use longshore_cluster::telemetry::{encode_counters, encode_gauges};
 use longshore_core::words;
 use parking_lot::Mutex;
@@ -21,6 +21,23 @@ const STUCK_AFTER: u32 = 10;
 
 /// A controller that has not shown for so long that it gets to run is stuck.
 const LONGEST_SILENCE: Duration = Duration::from_secs(30);
+
+/// Why the work of a controller must not be trusted any more.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Stuck {
+    #[error(
+        "stuck: one pass has been running for {}, and a call may take {}",
+        words::time(*.pass), words::time(*.deadline)
+    )]
+    Pass { pass: Duration, deadline: Duration },
+    #[error("stuck: its loops have not run for {}", words::time(*.0))]
+    Silent(Duration),
+}
+
+/// Leases, by name, that are held and not renewed.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", words::list(.0.iter().map(|(lease, why)| format!("{lease}: {why}"))))]
+pub(super) struct NotAllRenewed(Vec<(String, NotRenewed)>);
 
 /// What a controller does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,17 +112,11 @@ impl Entry {
     }
 
     /// Why its work must not be trusted any more, if so.
-    pub(super) fn stuck(&self) -> Result<(), String> {
+    pub(super) fn stuck(&self) -> Result<(), Stuck> {
         let (pass, silence) = (self.vitals.oldest_pass(), self.vitals.silence());
         match self.deadline {
-            Some(deadline) if pass > deadline * STUCK_AFTER => Err(format!(
-                "stuck: one pass has been running for {}, and a call may take {}",
-                words::time(pass),
-                words::time(deadline)
-            )),
-            _ if silence > LONGEST_SILENCE => {
-                Err(format!("stuck: its loops have not run for {}", words::time(silence)))
-            }
+            Some(deadline) if pass > deadline * STUCK_AFTER => Err(Stuck::Pass { pass, deadline }),
+            _ if silence > LONGEST_SILENCE => Err(Stuck::Silent(silence)),
             _ => Ok(()),
         }
     }
@@ -114,7 +125,7 @@ impl Entry {
     fn line(&self) -> (String, bool) {
         let (state, reason) = self.state.lock().clone();
         let (reason, well) = match self.stuck() {
-            Err(stuck) => (stuck, false),
+            Err(stuck) => (stuck.to_string(), false),
             Ok(()) => (reason, state != State::Down),
         };
         let colon = if reason.is_empty() { "" } else { ": " };
@@ -183,19 +194,17 @@ impl Board {
     }
 
     /// Whether every lease that is held is renewed; of one controller, or of all. `None`, if there is no such controller.
-    pub(super) fn leases(&self, only: Option<&str>) -> Option<Result<(), String>> {
+    pub(super) fn leases(&self, only: Option<&str>) -> Option<Result<(), NotAllRenewed>> {
         let asked = self.entries.iter().filter(|entry| only.is_none_or(|one| one == entry.name));
         let asked: Vec<_> = asked.filter(|entry| entry.deadline.is_some()).collect();
         if only.is_some() && asked.is_empty() {
             return None;
         }
-        let stuck: Vec<String> = asked
+        let stuck: Vec<(String, NotRenewed)> = asked
             .into_iter()
-            .filter_map(|entry| {
-                Some(format!("{}: {}", entry.lease.get()?, entry.leads.check().err()?))
-            })
+            .filter_map(|entry| Some((entry.lease.get()?.clone(), entry.leads.check().err()?)))
             .collect();
-        Some(if stuck.is_empty() { Ok(()) } else { Err(words::list(stuck)) })
+        Some(if stuck.is_empty() { Ok(()) } else { Err(NotAllRenewed(stuck)) })
     }
 
     fn labels(&self, entry: &Entry) -> Vec<(&'static str, String)> {

@@ -61,7 +61,7 @@ async fn leases(State(pages): State<Pages>, only: Option<String>) -> Response {
     match pages.board.leases(only.as_deref()) {
         None => absent(),
         Some(Ok(())) => (StatusCode::OK, "ok").into_response(),
-        Some(Err(reason)) => sick(&reason),
+        Some(Err(error)) => sick(&error.to_string()),
     }
 }
 

@@ -8,7 +8,7 @@ use longshore_cluster::election::{ElectionConfig, default_namespace, holds};
 use longshore_cluster::telemetry::Endpoint;
 use longshore_cluster::{Api, Context, Metrics, shutdown};
 use longshore_core::provision::migration::plugin_of;
-use longshore_csi::Client;
+use longshore_csi::{Client, NotAgreed};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -179,7 +179,7 @@ impl Common {
                 recorder: Some(context.recorder(&component(&self.driver))),
                 metrics: Some(context.metrics.clone()),
                 status: entry.leads.clone(),
-                fit: Some(Arc::new(move || fit.stuck())),
+                fit: Some(Arc::new(move || Ok(fit.stuck()?))),
                 ..lease
             }
         });
@@ -209,7 +209,7 @@ impl Common {
         if let Some(candidate) = election.cloned().map(Arc::new) {
             csi = csi.with_fence(Arc::new(move || {
                 let candidate = candidate.clone();
-                Box::pin(async move { holds(&candidate).await })
+                Box::pin(async move { holds(&candidate).await.map_err(NotAgreed::from) })
             }));
         }
         if plugin_of(&self.driver).is_some() {

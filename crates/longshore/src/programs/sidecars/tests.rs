@@ -227,7 +227,7 @@ fn leases_are_given_back_unless_a_gate_says_otherwise() {
 }
 
 #[test]
-fn refusals() {
+fn wrong_flags_are_refused_with_the_reason() {
     for (line, code, part) in [
         // case: sidecars/A5
         (

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn wrong_arguments_are_refused_with_the_reason() {
         for (line, part) in [
             ("export s", "FILE"),
             ("copy s file", "copy"),

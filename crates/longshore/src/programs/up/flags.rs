@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn wrong_flags_are_refused_with_the_reason() {
         for (line, part) in [
             ("--nodes 0", "--nodes cannot be `0`: it must be at least 1"),
             ("--listen localhost", "it is HOST:PORT"),

@@ -37,7 +37,11 @@ pub(super) async fn run(
     scope: Option<provision::NodeScope>,
     stop: CancellationToken,
 ) {
-    let driver = csi.driver_name().await.unwrap_or_default();
+    let driver = match csi.driver_name().await {
+        Ok(driver) => driver,
+        // The caller starts it again.
+        Err(error) => return tracing::warn!(%error, "cannot learn the driver's name"),
+    };
     let mut parts = provision::Parts::new(&shared.context, csi.clone(), &driver);
     if driver == embedded::LOCAL_DRIVER {
         match embedded_capacity(shared, &csi, scope.as_ref()).await {
@@ -61,7 +65,29 @@ fn config(scope: Option<provision::NodeScope>) -> provision::Config {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use longshore_apiserver::ApiServer;
+    use longshore_cluster::{Api, Metrics};
+    use longshore_csi::{
+        Call,
+        fake::{Driver, Fault},
+    };
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_driver_that_cannot_say_its_name_ends_the_run_and_nothing_is_made_under_no_name() {
+        let server = ApiServer::open(longshore_apiserver::Config::memory()).await.unwrap();
+        let stop = CancellationToken::new();
+        let shared = Shared::new(Api::new(server.client()), Metrics::new(), &stop);
+        let driver = Driver::new("test.csi.longshore.dev");
+        driver.script(Call::GetPluginInfo, [Fault::before(tonic::Code::Unavailable)]);
+        let running = run(&shared, driver.client(), None, stop.clone());
+        let ended = tokio::time::timeout(Duration::from_secs(60), running).await;
+        assert!(ended.is_ok(), "it goes on without the driver's name");
+        stop.cancel();
+    }
 
     #[test]
     fn volumes_are_guarded_and_kept_while_a_node_uses_them() {
