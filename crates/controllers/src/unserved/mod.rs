@@ -20,7 +20,7 @@ use longshore_cluster::{
     Reconciler, Recorder, SharedCaches, Sources, Subject, WorkQueue, clock,
 };
 use longshore_core::model::kinds::{
-    Claim, Event, Kind as _, Lease, Pod, Volume, VolumeAttachment, VolumeGroupSnapshot,
+    Claim, Event, Kind as _, Lease, Node, Pod, Volume, VolumeAttachment, VolumeGroupSnapshot,
     VolumeGroupSnapshotContent, VolumeSnapshot, VolumeSnapshotContent,
 };
 use longshore_core::model::{ObjectKey, ObjectRef};
@@ -86,6 +86,7 @@ impl Reconciler for Unserved {
             .on(&self.caches.of::<Claim>(), Self::keys_of)
             .on(&self.caches.of::<VolumeAttachment>(), Self::keys_of)
             .on(&self.caches.of::<Pod>(), Self::keys_of)
+            .needs(&self.caches.of::<Node>())
             .on_optional(&self.caches.of::<VolumeSnapshot>(), Self::keys_of)
             .on_optional(&self.caches.of::<VolumeSnapshotContent>(), Self::keys_of)
             .on_optional(&self.caches.of::<VolumeGroupSnapshot>(), Self::keys_of)
@@ -159,8 +160,22 @@ impl Unserved {
 
     fn unserved<T: Cacheable + Asks>(&self, object: &T) -> Vec<Request> {
         let mut requests = object.requests(self.volume_of(object).as_deref());
-        requests.retain(|request| !self.serving.serves(&request.by));
+        requests.retain(|request| !self.serving.serves(&request.by) && !self.is_there(&request.by));
         requests
+    }
+
+    /// Whether the server is a node that exists. Whether it runs is the node lifecycle's to say.
+    fn is_there(&self, server: &Server) -> bool {
+        let Server::Node(name) = server else { return false };
+        self.caches.of::<Node>().get(&ObjectKey::cluster(name)).is_some()
+    }
+
+    /// The nodes that there are, with commas between them.
+    fn nodes(&self) -> String {
+        let nodes = self.caches.of::<Node>().list();
+        let mut names: Vec<&str> = nodes.iter().map(|node| node.metadata.name.as_str()).collect();
+        names.sort_unstable();
+        names.join(", ")
     }
 
     /// The volume that a claim is bound to.
@@ -199,7 +214,8 @@ impl Unserved {
         if self.holds_lease(&request.by).await? {
             return Ok(Stage::DueAt(Instant::now() + RECHECK));
         }
-        let text = self.serving.around(&request.by, |around| notice(request, around));
+        let nodes = self.nodes();
+        let text = self.serving.around(&request.by, &nodes, |around| notice(request, around));
         let now = clock::now();
         for event in self.events_of(object).await? {
             if event.reason == REASON && event.message == text {

@@ -161,3 +161,24 @@ async fn deletion_of_a_volume_and_placement_of_a_pod_get_their_events() {
     assert!(events[0].starts_with("The deletion of this volume waits: no csi-provisioner runs"));
     assert!(events[1].starts_with("The placement of this pod waits: no scheduler \"mine\" runs"));
 }
+
+#[tokio::test(start_paused = true)]
+async fn pod_on_a_node_that_is_not_there_gets_one_event_within_seconds() {
+    let bench = Bench::start().await;
+    let _process = start(&bench, &serving());
+    bench.node("n1").await;
+    for (pod, node) in [("lost", "nosuch"), ("placed", "n1"), ("early", "n2")] {
+        bench
+            .create::<Pod>(json!({"metadata": {"name": pod, "namespace": "default"}, "spec": {
+                "nodeName": node, "containers": [{"name": "main", "image": "host"}]}}))
+            .await;
+    }
+    bench.pass(Duration::from_secs(1)).await;
+    bench.node("n2").await;
+    bench.pass(Duration::from_secs(4)).await;
+    let text = "The start of this pod waits: there is no node \"nosuch\" (there are: n1, n2). Delete \
+                the pod with --force, and leave spec.nodeName out or name a node that is there";
+    assert_eq!(bench.events(REASON).await, [text]);
+    bench.pass(Duration::from_secs(60)).await;
+    assert_eq!(bench.events(REASON).await.len(), 1);
+}

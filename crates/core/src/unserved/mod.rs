@@ -12,7 +12,7 @@ mod notice;
 mod tests;
 
 use crate::model::{
-    ClaimPhase, ReclaimPolicy, VolumePhase,
+    ClaimPhase, NodeName, ReclaimPolicy, VolumePhase,
     keys::{annotations, finalizers},
     kinds::{
         Claim, Event, Meta, Pod, Volume, VolumeAttachment, VolumeGroupSnapshot,
@@ -34,6 +34,8 @@ pub enum Server {
     Snapshotter(String),
     SnapshotController,
     Scheduler(String),
+    /// The node that a pod names; there may be none of that name.
+    Node(NodeName),
     /// No program does this for volumes of this kind.
     None(&'static str),
 }
@@ -49,7 +51,7 @@ impl Server {
             Self::Snapshotter(_) => "csi-snapshotter",
             Self::SnapshotController => "snapshot-controller",
             Self::Scheduler(name) => name,
-            Self::None(_) => "",
+            Self::Node(_) | Self::None(_) => "",
         }
     }
 
@@ -62,7 +64,7 @@ impl Server {
             | Self::Resizer(driver)
             | Self::Modifier(driver)
             | Self::Snapshotter(driver) => Some(driver),
-            Self::SnapshotController | Self::Scheduler(_) | Self::None(_) => None,
+            Self::SnapshotController | Self::Scheduler(_) | Self::Node(_) | Self::None(_) => None,
         }
     }
 
@@ -78,7 +80,7 @@ impl Server {
             Self::Snapshotter(driver) => Some(format!("external-snapshotter-leader-{driver}")),
             Self::SnapshotController => Some("snapshot-controller-leader".to_owned()),
             Self::Scheduler(name) => Some(name.clone()),
-            Self::None(_) => None,
+            Self::Node(_) | Self::None(_) => None,
         }
     }
 
@@ -98,7 +100,7 @@ impl Server {
             Self::Snapshotter(driver) => component == format!("csi-snapshotter {driver}"),
             Self::SnapshotController | Self::Scheduler(_) => component == self.program(),
             // It writes none.
-            Self::Attacher(_) | Self::None(_) => false,
+            Self::Attacher(_) | Self::Node(_) | Self::None(_) => false,
         }
     }
 }
@@ -225,8 +227,21 @@ impl Asks for Pod {
         let ours = matches!(spec.scheduler_name.as_str(), "" | "default-scheduler");
         let placed = !spec.node_name.is_empty() || self.metadata.deleting() || self.finished();
         let waits = !ours && !placed && spec.scheduling_gates.is_empty();
-        let by = || Server::Scheduler(spec.scheduler_name.clone());
-        waits.then(|| Request::new("The placement of this pod", by())).into_iter().collect()
+        let request = if waits {
+            let by = Server::Scheduler(spec.scheduler_name.clone());
+            Some(Request::new("The placement of this pod", by))
+        } else if !spec.node_name.is_empty() && !self.finished() {
+            // A node that runs a pod writes when it took it, and deletes it in the end.
+            let what = match (self.metadata.deleting(), self.status.start_time) {
+                (true, _) => Some("The deletion of this pod"),
+                (false, None) => Some("The start of this pod"),
+                (false, Some(_)) => None,
+            };
+            what.map(|what| Request::new(what, Server::Node(spec.node_name.clone())))
+        } else {
+            None
+        };
+        request.into_iter().collect()
     }
 }
 

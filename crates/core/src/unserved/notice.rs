@@ -11,6 +11,8 @@ pub struct Surroundings<'a> {
     pub kubeconfig: Option<&'a str>,
     /// Names of the drivers that run here, with commas between them.
     pub drivers: &'a str,
+    /// Names of the nodes, with commas between them.
+    pub nodes: &'a str,
     /// The driver was asked, and cannot do it.
     pub unable: bool,
 }
@@ -31,6 +33,11 @@ pub fn notice(request: &Request, around: &Surroundings<'_>) -> String {
              scheduler{}",
             access.replacen(' ', " with ", 1)
         ),
+        (Server::Node(node), ..) => format!(
+            "{what} waits: there is no node {node:?}{}. Delete the pod with --force, and leave \
+             spec.nodeName out or name a node that is there",
+            named(around.nodes)
+        ),
         (_, None, _) => format!(
             "{what} waits: no {program} runs. Start the official one beside this instance: {program}{access}"
         ),
@@ -45,10 +52,14 @@ pub fn notice(request: &Request, around: &Surroundings<'_>) -> String {
         (_, Some(driver), None) => format!(
             "{what} waits: no {program} runs for {driver}, and no driver of that name is here{}. Start \
              both, the driver with --csi-endpoint",
-            match around.drivers {
-                "" => String::new(),
-                names => format!(" (there are: {names})"),
-            }
+            named(around.drivers)
         ),
+    }
+}
+
+fn named(names: &str) -> String {
+    match names {
+        "" => String::new(),
+        names => format!(" (there are: {names})"),
     }
 }

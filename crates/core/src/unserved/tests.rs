@@ -180,7 +180,19 @@ fn attachments_snapshots_and_pods_ask_until_their_program_has_answered() {
     };
     assert_eq!(pod(json!({})), ["The placement of this pod -> mine"]);
     assert!(pod(json!({"spec": {"schedulerName": "default-scheduler"}})).is_empty());
-    assert!(pod(json!({"spec": {"nodeName": "n"}})).is_empty());
+    let on_node = |over: Value| {
+        let mut base = json!({"spec": {"nodeName": "n"}});
+        merge(&mut base, over);
+        pod(base)
+    };
+    assert_eq!(on_node(json!({})), ["The start of this pod -> "]);
+    assert_eq!(on_node(deleting()), ["The deletion of this pod -> "]);
+    for taken in [
+        json!({"status": {"startTime": "2026-11-18T10:00:00Z"}}),
+        json!({"status": {"phase": "Failed"}}),
+    ] {
+        assert!(on_node(taken.clone()).is_empty(), "{taken}");
+    }
     assert!(pod(json!({"spec": {"schedulingGates": [{"name": "g"}]}})).is_empty());
 }
 
@@ -190,6 +202,7 @@ fn notice_says_what_waits_for_whom_and_how_to_start_it() {
         socket: Some("/data/d/csi.sock"),
         kubeconfig: Some("/data/kubeconfig"),
         drivers: "d",
+        nodes: "n1, n2",
         unable: false,
     };
     let none = Surroundings::default();
@@ -230,6 +243,12 @@ fn notice_says_what_waits_for_whom_and_how_to_start_it() {
             around,
             "X waits: no scheduler \"mine\" runs. Leave spec.schedulerName out, or start that scheduler \
              with --kubeconfig=/data/kubeconfig",
+        ),
+        (
+            Server::Node("n3".into()),
+            around,
+            "X waits: there is no node \"n3\" (there are: n1, n2). Delete the pod with --force, and leave \
+             spec.nodeName out or name a node that is there",
         ),
         (
             Server::None("nfs"),
