@@ -4,7 +4,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use longshore_cluster::clock;
-use longshore_core::model::kinds::{Claim, Event, Lease, Pod, Volume};
+use longshore_core::model::kinds::{
+    Claim, Event, Lease, Pod, Volume, VolumeSnapshot, VolumeSnapshotContent,
+};
 use longshore_core::model::{ObjectKey, keys::annotations};
 use longshore_core::unserved::Server;
 use serde_json::json;
@@ -181,4 +183,32 @@ async fn pod_on_a_node_that_is_not_there_gets_one_event_within_seconds() {
     assert_eq!(bench.events(REASON).await, [text]);
     bench.pass(Duration::from_secs(60)).await;
     assert_eq!(bench.events(REASON).await.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn snapshot_that_its_driver_cannot_take_is_told_on_the_snapshot_too() {
+    let bench = Bench::with_snapshots().await;
+    let serving = serving();
+    serving.add(Server::SnapshotController);
+    serving.cannot(Server::Snapshotter(DRIVER.to_owned()));
+    let _process = start(&bench, &serving);
+    bench
+        .create::<VolumeSnapshot>(json!({"metadata": {"name": "s", "namespace": "default"},
+            "spec": {"source": {"persistentVolumeClaimName": "data"}}}))
+        .await;
+    let bound = json!({"status": {"boundVolumeSnapshotContentName": "c", "readyToUse": false}});
+    bench.merge_status::<VolumeSnapshot>(&key("s"), bound).await;
+    bench.pass(SOON).await;
+    assert!(bench.events(REASON).await.is_empty(), "the snapshot controller serves it");
+    bench
+        .create::<VolumeSnapshotContent>(json!({"metadata": {"name": "c"}, "spec": {
+            "driver": DRIVER, "deletionPolicy": "Delete", "source": {"volumeHandle": "h"},
+            "volumeSnapshotRef": {"name": "s", "namespace": "default"}}}))
+        .await;
+    bench.pass(SOON).await;
+    let text = format!(
+        "This snapshot is not carried out: driver {DRIVER} takes no snapshots. Copy the data to another \
+         volume while no pod writes to it"
+    );
+    assert_eq!(bench.events(REASON).await, [text.as_str(), text.as_str()]);
 }

@@ -119,11 +119,19 @@ impl Request {
     }
 }
 
+/// Objects that say more about a request than the one that asks.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Related<'a> {
+    /// The volume that a claim is bound to.
+    pub volume: Option<&'a Volume>,
+    /// The content that a snapshot is bound to.
+    pub content: Option<&'a VolumeSnapshotContent>,
+}
+
 /// A kind whose objects ask for something.
 pub trait Asks {
-    /// The requests on which no program has left a mark. `volume` is the one that a claim is bound
-    /// to.
-    fn requests(&self, volume: Option<&Volume>) -> Vec<Request>;
+    /// The requests on which no program has left a mark.
+    fn requests(&self, related: Related<'_>) -> Vec<Request>;
 }
 
 /// Conditions by which a resizer or a node shows that it is at work on a claim.
@@ -131,14 +139,14 @@ const RESIZE_MARKS: [&str; 4] =
     ["Resizing", "FileSystemResizePending", "ControllerResizeError", "NodeResizeError"];
 
 impl Asks for Claim {
-    fn requests(&self, volume: Option<&Volume>) -> Vec<Request> {
+    fn requests(&self, related: Related<'_>) -> Vec<Request> {
         if self.metadata.deleting() {
             return Vec::new();
         }
         if self.status.phase != ClaimPhase::Bound {
             return provision(self).into_iter().collect();
         }
-        let server = resizer(self, volume);
+        let server = resizer(self, related.volume);
         let modifier = server.clone().map(|server| match server {
             Server::Resizer(driver) => Server::Modifier(driver),
             other => other,
@@ -194,7 +202,7 @@ fn resizer(claim: &Claim, volume: Option<&Volume>) -> Option<Server> {
 }
 
 impl Asks for Volume {
-    fn requests(&self, _: Option<&Volume>) -> Vec<Request> {
+    fn requests(&self, _: Related<'_>) -> Vec<Request> {
         let meta = &self.metadata;
         let released = self.status.phase == VolumePhase::Released
             && self.spec.persistent_volume_reclaim_policy == ReclaimPolicy::Delete;
@@ -206,7 +214,7 @@ impl Asks for Volume {
 }
 
 impl Asks for VolumeAttachment {
-    fn requests(&self, _: Option<&Volume>) -> Vec<Request> {
+    fn requests(&self, _: Related<'_>) -> Vec<Request> {
         let (spec, status) = (&self.spec, &self.status);
         let node = &spec.node_name;
         let what = match self.metadata.deleting() {
@@ -222,7 +230,7 @@ impl Asks for VolumeAttachment {
 }
 
 impl Asks for Pod {
-    fn requests(&self, _: Option<&Volume>) -> Vec<Request> {
+    fn requests(&self, _: Related<'_>) -> Vec<Request> {
         let spec = &self.spec;
         let ours = matches!(spec.scheduler_name.as_str(), "" | "default-scheduler");
         let placed = !spec.node_name.is_empty() || self.metadata.deleting() || self.finished();
@@ -246,27 +254,33 @@ impl Asks for Pod {
 }
 
 impl Asks for VolumeSnapshot {
-    fn requests(&self, _: Option<&Volume>) -> Vec<Request> {
-        snapshot(&self.metadata, self.status.is_some(), "snapshot", || Server::SnapshotController)
+    fn requests(&self, related: Related<'_>) -> Vec<Request> {
+        let by = || Server::SnapshotController;
+        let mut requests = snapshot(&self.metadata, self.status.is_some(), "snapshot", by);
+        // The content waits for its driver; whoever asked looks at the snapshot.
+        let content = related.content.filter(|_| !self.metadata.deleting());
+        requests.extend(content.into_iter().flat_map(|one| one.requests(Related::default())));
+        requests
     }
 }
 
 impl Asks for VolumeSnapshotContent {
-    fn requests(&self, _: Option<&Volume>) -> Vec<Request> {
+    fn requests(&self, _: Related<'_>) -> Vec<Request> {
         let by = || Server::Snapshotter(self.spec.driver.clone());
-        snapshot(&self.metadata, self.status.is_some(), "snapshot", by)
+        let begun = self.metadata.annotation(annotations::SNAPSHOT_BEING_CREATED).is_some();
+        snapshot(&self.metadata, self.status.is_some() || begun, "snapshot", by)
     }
 }
 
 impl Asks for VolumeGroupSnapshot {
-    fn requests(&self, _: Option<&Volume>) -> Vec<Request> {
+    fn requests(&self, _: Related<'_>) -> Vec<Request> {
         let by = || Server::SnapshotController;
         snapshot(&self.metadata, self.status.is_some(), "group snapshot", by)
     }
 }
 
 impl Asks for VolumeGroupSnapshotContent {
-    fn requests(&self, _: Option<&Volume>) -> Vec<Request> {
+    fn requests(&self, _: Related<'_>) -> Vec<Request> {
         let by = || Server::Snapshotter(self.spec.driver.clone());
         snapshot(&self.metadata, self.status.is_some(), "group snapshot", by)
     }

@@ -41,6 +41,10 @@ pub fn notice(request: &Request, around: &Surroundings<'_>) -> String {
         (_, None, _) => format!(
             "{what} waits: no {program} runs. Start the official one beside this instance: {program}{access}"
         ),
+        (Server::Snapshotter(driver), ..) if around.unable => format!(
+            "{what} is not carried out: driver {driver} takes no snapshots. Copy the data to another volume \
+             while no pod writes to it"
+        ),
         (_, Some(driver), _) if around.unable => format!(
             "{what} is not carried out: driver {driver} does not offer it. Ask for what the claim has, or \
              copy the data to a volume of another driver"

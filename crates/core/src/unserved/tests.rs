@@ -11,7 +11,7 @@ fn asked(by: &impl Asks, volume: Option<&Volume>) -> Vec<String> {
         let driver = one.by.driver().map(|driver| format!("({driver})")).unwrap_or_default();
         format!("{} -> {}{driver}", one.what, one.by.program())
     };
-    by.requests(volume).into_iter().map(show).collect()
+    by.requests(Related { volume, content: None }).into_iter().map(show).collect()
 }
 
 fn read<T: serde::de::DeserializeOwned>(object: Value) -> T {
@@ -170,6 +170,19 @@ fn attachments_snapshots_and_pods_ask_until_their_program_has_answered() {
         ]
     );
     assert!(snapshot(done).is_empty());
+    let bound = |content: Value, over: Value| {
+        let mut base =
+            json!({"metadata": {"name": "s"}, "status": {"boundVolumeSnapshotContentName": "c"}});
+        merge(&mut base, over);
+        let content = read::<VolumeSnapshotContent>(content);
+        let related = Related { content: Some(&content), volume: None };
+        read::<VolumeSnapshot>(base).requests(related).len()
+    };
+    let begun = json!({"metadata": {"name": "c", "annotations": {
+        annotations::SNAPSHOT_BEING_CREATED: "yes"}}, "spec": {"driver": "d"}});
+    assert_eq!(bound(fresh(), json!({})), 1, "the snapshot waits for the driver of its content");
+    assert_eq!(bound(fresh(), deleting()), 0, "a deletion is the content's");
+    assert_eq!(bound(begun, json!({})), 0, "the driver is asked");
     assert_eq!(snapshot(held("snapshot.storage.kubernetes.io/x-bound-protection")).len(), 4);
     assert!(snapshot(held("example.com/other")).is_empty());
 
@@ -219,6 +232,12 @@ fn notice_says_what_waits_for_whom_and_how_to_start_it() {
             Surroundings { unable: true, ..around },
             "X is not carried out: driver d does not offer it. Ask for what the claim has, or copy the data \
              to a volume of another driver",
+        ),
+        (
+            Server::Snapshotter("d".into()),
+            Surroundings { unable: true, ..around },
+            "X is not carried out: driver d takes no snapshots. Copy the data to another volume while no \
+             pod writes to it",
         ),
         (
             Server::Provisioner("e".into()),
