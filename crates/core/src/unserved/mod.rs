@@ -34,6 +34,8 @@ pub enum Server {
     Snapshotter(String),
     SnapshotController,
     Scheduler(String),
+    /// The program that fills claims from sources of this kind, `kind.group`.
+    Populator(String),
     /// The node that a pod names; there may be none of that name.
     Node(NodeName),
     /// No program does this for volumes of this kind.
@@ -51,7 +53,7 @@ impl Server {
             Self::Snapshotter(_) => "csi-snapshotter",
             Self::SnapshotController => "snapshot-controller",
             Self::Scheduler(name) => name,
-            Self::Node(_) | Self::None(_) => "",
+            Self::Populator(_) | Self::Node(_) | Self::None(_) => "",
         }
     }
 
@@ -64,7 +66,11 @@ impl Server {
             | Self::Resizer(driver)
             | Self::Modifier(driver)
             | Self::Snapshotter(driver) => Some(driver),
-            Self::SnapshotController | Self::Scheduler(_) | Self::Node(_) | Self::None(_) => None,
+            Self::SnapshotController
+            | Self::Scheduler(_)
+            | Self::Populator(_)
+            | Self::Node(_)
+            | Self::None(_) => None,
         }
     }
 
@@ -80,7 +86,7 @@ impl Server {
             Self::Snapshotter(driver) => Some(format!("external-snapshotter-leader-{driver}")),
             Self::SnapshotController => Some("snapshot-controller-leader".to_owned()),
             Self::Scheduler(name) => Some(name.clone()),
-            Self::Node(_) | Self::None(_) => None,
+            Self::Populator(_) | Self::Node(_) | Self::None(_) => None,
         }
     }
 
@@ -99,6 +105,8 @@ impl Server {
             }
             Self::Snapshotter(driver) => component == format!("csi-snapshotter {driver}"),
             Self::SnapshotController | Self::Scheduler(_) => component == self.program(),
+            // Each has a name of its own; the library that they share words the reasons.
+            Self::Populator(_) => event.reason.starts_with("Populator"),
             // It writes none.
             Self::Attacher(_) | Self::Node(_) | Self::None(_) => false,
         }
@@ -161,8 +169,26 @@ impl Asks for Claim {
 /// The binder has asked a provisioner for a volume.
 fn provision(claim: &Claim) -> Option<Request> {
     let provisioner = claim.metadata.annotation(annotations::STORAGE_PROVISIONER)?;
-    let by = Server::Provisioner(provisioner.to_owned());
+    let by = match populated_from(claim) {
+        Some(_) if begun_by_populator(claim) => return None,
+        Some(kind) => Server::Populator(kind),
+        None => Server::Provisioner(provisioner.to_owned()),
+    };
     claim.spec.volume_name.is_empty().then(|| Request::new("The volume of this claim", by))
+}
+
+/// The kind of the claim's source, if no provisioner fills claims from it.
+fn populated_from(claim: &Claim) -> Option<String> {
+    let source = claim.spec.data_source.as_ref().or(claim.spec.data_source_ref.as_ref())?;
+    let provisioned = matches!(source.kind.as_str(), "VolumeSnapshot" | "PersistentVolumeClaim");
+    let group = source.api_group.as_str();
+    let dot = if group.is_empty() { "" } else { "." };
+    (!provisioned).then(|| format!("{}{dot}{group}", source.kind))
+}
+
+/// A populator protects the source first, by a finalizer on the claim.
+fn begun_by_populator(claim: &Claim) -> bool {
+    claim.metadata.finalizers.iter().any(|one| one.ends_with(finalizers::POPULATOR_SUFFIX))
 }
 
 fn expansion(claim: &Claim) -> Option<String> {

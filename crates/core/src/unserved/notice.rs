@@ -33,6 +33,12 @@ pub fn notice(request: &Request, around: &Surroundings<'_>) -> String {
              scheduler{}",
             access.replacen(' ', " with ", 1)
         ),
+        (Server::Populator(kind), ..) => format!(
+            "{what} waits: its data source is of kind {kind}, which no driver fills a volume from, and no \
+             populator has taken it on. Start the populator of that kind{}, or name a VolumeSnapshot or a \
+             PersistentVolumeClaim as the source",
+            access.replacen(' ', " with ", 1)
+        ),
         (Server::Node(node), ..) => format!(
             "{what} waits: there is no node {node:?}{}. Delete the pod with --force, and leave \
              spec.nodeName out or name a node that is there",

@@ -42,7 +42,27 @@ fn claim_asks_for_a_volume_a_size_or_a_class_until_a_program_has_left_a_mark() {
             "status": {"phase": "Bound", "capacity": {"storage": "1Gi"}}})
     };
     let provisioned = json!({"metadata": {"annotations": {annotations::STORAGE_PROVISIONER: "d"}}});
-    let cases: [(&str, Value, &Volume, &[&str]); 13] = [
+    let filled = |kind: &str, group: &str| {
+        let source = json!({"apiGroup": group, "kind": kind, "name": "s"});
+        json!({"metadata": {"annotations": {annotations::STORAGE_PROVISIONER: "d"}},
+            "spec": {"dataSourceRef": source}})
+    };
+    let mut populated = filled("Image", "example.com");
+    populated["metadata"]["finalizers"] = json!(["example.com/populate-target-protection"]);
+    let cases: [(&str, Value, &Volume, &[&str]); 16] = [
+        (
+            "filled from a snapshot",
+            filled("VolumeSnapshot", "snapshot.storage.k8s.io"),
+            &csi,
+            &["The volume of this claim -> csi-provisioner(d)"],
+        ),
+        (
+            "filled by a populator",
+            filled("Image", "example.com"),
+            &csi,
+            &["The volume of this claim -> "],
+        ),
+        ("a populator fills it", populated, &csi, &[]),
         ("pending, no provisioner asked", json!({}), &csi, &[]),
         (
             "provisioner asked",
@@ -264,6 +284,14 @@ fn notice_says_what_waits_for_whom_and_how_to_start_it() {
              with --kubeconfig=/data/kubeconfig",
         ),
         (
+            Server::Populator("Image.example.com".into()),
+            around,
+            "X waits: its data source is of kind Image.example.com, which no driver fills a volume from, and \
+             no populator has taken it on. Start the populator of that kind with \
+             --kubeconfig=/data/kubeconfig, or name a VolumeSnapshot or a PersistentVolumeClaim as the \
+             source",
+        ),
+        (
             Server::Node("n3".into()),
             around,
             "X waits: there is no node \"n3\" (there are: n1, n2). Delete the pod with --force, and leave \
@@ -291,4 +319,8 @@ fn events_of_the_program_are_known_by_their_component() {
     assert!(Server::Resizer("d.example".into()).wrote(&event("external-resizer d.example")));
     assert!(Server::SnapshotController.wrote(&event("snapshot-controller")));
     assert!(!Server::None("nfs").wrote(&event("any")));
+    let populator = Server::Populator("Image.example.com".into());
+    assert!(!populator.wrote(&event("any")));
+    let created = json!({"reason": "PopulatorCreated", "source": {"component": "image-populator"}});
+    assert!(populator.wrote(&read::<Event>(created)));
 }
