@@ -271,6 +271,53 @@ fn the_tour_needs_no_kubectl() {
     up.stop_without_a_trace(&home);
 }
 
+/// Its later parts as well: every line that README has for kubectl, with the program in its place.
+#[test]
+fn every_line_of_the_tour_works_without_kubectl() {
+    if !can_run("whole-tour") {
+        return;
+    }
+    let home = Home::new("whole-tour");
+    let up = Instance::up(&home, "data");
+    let readme =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")).unwrap();
+    for block in readme.split("```yaml file=").skip(1) {
+        let (name, rest) = block.split_once('\n').unwrap();
+        std::fs::write(home.path().join(name), rest.split_once("```").unwrap().0).unwrap();
+    }
+    let run = |line: &str| {
+        let binary = env!("CARGO_BIN_EXE_longshore");
+        let done = Command::new("bash")
+            .args(["-c", &format!("kubectl() {{ {binary} \"$@\"; }}; {line}")])
+            .env("KUBECONFIG", &up.kubeconfig)
+            .current_dir(home.path())
+            .output()
+            .unwrap();
+        (done.status.success(), text(&done))
+    };
+    let lines = readme.lines().filter_map(|line| line.strip_prefix("# "));
+    let lines: Vec<&str> = lines.filter(|line| line.starts_with("kubectl ")).collect();
+    assert!(lines.len() > 20, "{lines:#?}");
+    let looks = |line: &str| {
+        ["kubectl get", "kubectl logs", "kubectl exec web -- ls"]
+            .iter()
+            .any(|one| line.starts_with(one))
+    };
+    for line in &lines {
+        let waits = line.starts_with("kubectl wait");
+        let line = if waits { format!("{line} --timeout=60s") } else { (*line).to_owned() };
+        if looks(&line) {
+            // What a pod writes may come a moment later.
+            eventually(&line, || run(&line).0);
+        } else {
+            let (done, said) = run(&line);
+            assert!(done, "{line}: {said}");
+        }
+    }
+    eventually("nothing is left", || run("kubectl get pods,pvc,pv").1 == "No resources found\n");
+    up.stop_without_a_trace(&home);
+}
+
 /// What bash offers after a line.
 fn offered(home: &Home, kubeconfig: &str, words: &str) -> Vec<String> {
     let script = completions(home, "bash");

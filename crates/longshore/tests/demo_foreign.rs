@@ -66,8 +66,16 @@ fn a_foreign_driver_is_walked_through_a_volumes_life() {
         let done = demo(&socket, &["--size", "32Mi"]);
         let said = text(&done);
         assert_eq!(done.status.code(), Some(0), "{kind}:\n{said}");
-        let undone =
-            ["NodeUnpublishVolume", "NodeUnstageVolume", "DeleteVolume", "verdict: ok; ", "32Mi"];
+        let undone = [
+            "NodeUnpublishVolume",
+            "NodeUnstageVolume",
+            "CreateSnapshot",
+            "from the snapshot: the checksum matches",
+            "DeleteSnapshot",
+            "DeleteVolume",
+            "verdict: ok; ",
+            "32Mi",
+        ];
         for word in calls.iter().chain(&undone) {
             assert!(said.contains(word), "{kind}: {word} is missing in\n{said}");
         }
@@ -136,7 +144,9 @@ fn the_official_example_driver_is_walked() {
     eventually("the driver listens", || socket.exists());
     let done = demo(&format!("unix://{}", socket.display()), &[]);
     assert_eq!(done.status.code(), Some(0), "{}", text(&done));
-    assert!(text(&done).contains("verdict: ok; "), "{}", text(&done));
+    for part in ["CreateSnapshot", "from the snapshot: the checksum matches", "verdict: ok; "] {
+        assert!(text(&done).contains(part), "{part}: {}", text(&done));
+    }
 }
 
 /// Also in the middle: the instance that it started stops, and nothing stays.

@@ -7,10 +7,10 @@ mod sidecar;
 
 use std::time::Duration;
 
-use common::{Home, Instance, eventually};
+use common::{Home, Instance, can_run, eventually};
 use longshore_csi::{
     Call,
-    capabilities::{GroupCapability, PluginService},
+    capabilities::{ControllerCapability, GroupCapability, PluginService},
     fake::{self, Fault},
 };
 use sidecar::{Program, Served};
@@ -102,4 +102,63 @@ async fn a_snapshotter_with_groups_ends_when_its_calls_have() {
     assert!(matches!(&calls[..], [one] if matches!(one.result, Some(Ok(_)))), "{calls:?}");
     assert!(done("volumesnapshotcontent", "single"), "what the driver said is written down");
     assert_eq!(holder(&api), "");
+}
+
+const OF_ITS_CLASS: &str = "apiVersion: v1
+kind: PersistentVolume
+metadata: {name: by-hand}
+spec:
+  capacity: {storage: 16Mi}
+  accessModes: [ReadWriteOnce]
+  storageClassName: ends
+  csi: {driver: ends.csi.test, volumeHandle: h}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data, namespace: default}
+spec:
+  accessModes: [ReadWriteOnce]
+  storageClassName: ends
+  volumeName: by-hand
+  resources: {requests: {storage: 16Mi}}
+---
+apiVersion: snapshot.storage.k8s.io/v1
+kind: VolumeSnapshotClass
+metadata: {name: ends}
+driver: ends.csi.test
+deletionPolicy: Delete
+---
+apiVersion: snapshot.storage.k8s.io/v1
+kind: VolumeSnapshot
+metadata: {name: asked, namespace: default}
+spec: {volumeSnapshotClassName: ends, source: {persistentVolumeClaimName: data}}
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn snapshot_of_a_foreign_driver_that_takes_none_gets_an_event() {
+    if !can_run("snapshot-of-none") {
+        return;
+    }
+    let home = Home::new("snapshot-of-none");
+    let served = Served::new(DRIVER);
+    served.driver.configure(|config| {
+        config.controller.remove(ControllerCapability::CreateDeleteSnapshot);
+    });
+    let endpoint = format!("unix://{}", served.socket().display());
+    let up =
+        Instance::start(&home, "data", &["up", "--node-name", "n", "--csi-endpoint", &endpoint]);
+    up.apply(OF_ITS_CLASS);
+    let text = "driver ends.csi.test takes no snapshots";
+    eventually("the snapshot is told", || {
+        let done = up.cli(&["get", "events", "-o", "json"]);
+        let list: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap_or_default();
+        list["items"].as_array().is_some_and(|all| {
+            all.iter().any(|one| {
+                one["reason"] == "NotServed"
+                    && one["involvedObject"]["kind"] == "VolumeSnapshot"
+                    && one["message"].as_str().is_some_and(|told| told.contains(text))
+            })
+        })
+    });
+    assert_eq!(up.stop(), Some(0));
 }

@@ -3,6 +3,7 @@
 
 mod rig;
 
+use longshore_cluster::Patch;
 use longshore_core::model::kinds::{Node, Pod};
 use longshore_core::model::{ObjectKey, PodPhase};
 use longshore_csi::Call;
@@ -188,6 +189,71 @@ async fn a_foreign_image_is_refused_with_an_event() {
     assert_eq!(pod.status.phase, PodPhase::Pending);
     rig.delete_pod("p").await;
     rig.wait_gone("p").await;
+    rig.stop(true).await;
+}
+
+#[tokio::test]
+async fn pod_fails_when_its_active_deadline_is_over_and_keeps_its_grace_period() {
+    if !need("active_deadline", &[Need::Root]) {
+        return;
+    }
+    let rig = Rig::start(false).await;
+    rig.volume("data").await;
+    let script = "trap 'echo asked; exit 7' TERM; echo on; while :; do sleep 0.05; done";
+    let uid = rig
+        .pod("p", script, json!({"restartPolicy": "OnFailure", "activeDeadlineSeconds": 2}))
+        .await;
+    let pod = rig.wait_phase("p", "Failed").await;
+    assert_eq!(pod["status"]["reason"], "DeadlineExceeded");
+    let state = &pod["status"]["containerStatuses"][0]["state"]["terminated"];
+    assert_eq!(state["exitCode"], 7, "{pod}");
+    assert_eq!(rig.log(&uid), "on\nasked\n");
+    let text = "active on the node longer than the specified deadline";
+    rig.until("an event", async || rig.has_event("DeadlineExceeded", text).await).await;
+    rig.until("unstaged", async || rig.staged_dirs().is_empty()).await;
+    rig.end("p").await;
+    rig.stop(true).await;
+}
+
+#[tokio::test]
+async fn pod_is_ready_when_its_readiness_gates_are_open() {
+    if !need("readiness_gates", &[Need::Root]) {
+        return;
+    }
+    let rig = Rig::start(false).await;
+    let key = ObjectKey::new("default", "p");
+    rig.create_pod(json!({"metadata": {"name": "p", "namespace": "default"}, "spec": {
+        "nodeName": "n1", "terminationGracePeriodSeconds": 0,
+        "readinessGates": [{"conditionType": "example.com/open"}],
+        "containers": [{"name": "c", "image": "host", "command": ["sleep", "1000"]}],
+    }}))
+    .await;
+    let condition = async |kind: &str| {
+        let pod = rig.api.get_raw::<Pod>(&key).await.unwrap().unwrap();
+        let all = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        all.into_iter().find(|one| one["type"] == kind).unwrap_or_default()
+    };
+    rig.until("containers ready", async || condition("ContainersReady").await["status"] == "True")
+        .await;
+    let ready = condition("Ready").await;
+    assert_eq!(
+        (&ready["status"], &ready["reason"]),
+        (&json!("False"), &json!("ReadinessGatesNotReady"))
+    );
+    let why = "corresponding condition of pod readiness gate \"example.com/open\" does not exist.";
+    assert_eq!(ready["message"], why);
+    for (status, then) in [("False", "False"), ("True", "True")] {
+        let open =
+            json!({"status": {"conditions": [{"type": "example.com/open", "status": status}]}});
+        rig.api.patch_status::<Pod>(&key, Patch::Strategic(&open)).await.unwrap();
+        rig.until("the gate was seen", async || {
+            let ready = condition("Ready").await;
+            ready["status"] == then && (then == "True" || ready["message"] != why)
+        })
+        .await;
+        assert_eq!(condition("example.com/open").await["status"], status, "kept");
+    }
+    rig.end("p").await;
     rig.stop(true).await;
 }
 

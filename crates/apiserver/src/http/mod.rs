@@ -7,7 +7,7 @@ mod discovery;
 mod held_response;
 mod impersonate;
 pub mod negotiate;
-mod not_served;
+pub mod not_served;
 mod objects;
 pub(crate) mod openapi;
 pub mod pieces;

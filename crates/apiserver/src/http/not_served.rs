@@ -39,7 +39,8 @@ const SUBRESOURCES: [(&str, &str); 5] = [
 ];
 
 /// Says that a resource of Kubernetes is not served; `None` for what Kubernetes does not have either.
-pub(super) fn resource(group: &str, plural: &str) -> Option<String> {
+#[must_use]
+pub fn resource(group: &str, plural: &str) -> Option<String> {
     match group {
         "" if CORE.contains(&plural) => Some(sentence(plural)),
         group if GROUPS.contains(&group) => Some(sentence(&format!("{plural}.{group}"))),

@@ -30,6 +30,10 @@ use lock::Lock;
 pub use names::{default_namespace, host_identity, lease_name, pod_identity, unique_identity};
 pub use status::{NotRenewed, Status};
 
+/// How long a process that was asked to stop waits for its lease to be released. A lease that is not
+/// released runs out; a process that does not end in time is killed.
+const RELEASE_AT_STOP: Duration = Duration::from_secs(1);
+
 /// What to do when the lease is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnLoss {
@@ -186,7 +190,10 @@ where
             }
             (Ended::Lost(_) | Ended::Panicked(_), OnLoss::Rejoin) => {
                 // Others get their chance first, and a panic cannot spin.
-                tokio::time::sleep(elector.config.retry_period).await;
+                let pause = tokio::time::sleep(elector.config.retry_period);
+                if shutdown.run_until_cancelled(pause).await.is_none() {
+                    return Ok(());
+                }
             }
         }
     }
@@ -332,8 +339,9 @@ impl Elector {
         if stopping && !self.config.release_on_exit {
             return;
         }
-        let release = tokio::time::timeout(self.config.renew_deadline / 2, self.lock.release());
-        match release.await {
+        let limit = self.config.renew_deadline / 2;
+        let limit = if stopping { limit.min(RELEASE_AT_STOP) } else { limit };
+        match tokio::time::timeout(limit, self.lock.release()).await {
             Ok(Ok(())) => crate::log_process!(lease = %self.lease(), "lease released"),
             Ok(Err(error)) => tracing::warn!(lease = %self.lease(), %error, "lease not released"),
             Err(_) => tracing::warn!(lease = %self.lease(), "lease not released: no answer"),

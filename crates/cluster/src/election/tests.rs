@@ -18,6 +18,8 @@ struct Leases {
     watches: Vec<mpsc::UnboundedSender<Value>>,
     writes: Vec<Value>,
     down: bool,
+    /// Requests get no response at all.
+    silent: bool,
     /// Writes whose answers get lost.
     mute: usize,
     no_watch: bool,
@@ -27,8 +29,14 @@ impl Server {
     fn api(&self) -> Api {
         let server = self.clone();
         Api::new(testing::client(move |request| {
-            let response = server.respond(&request);
-            async move { response }
+            let silent = server.state.lock().silent;
+            let response = (!silent).then(|| server.respond(&request));
+            async move {
+                match response {
+                    Some(response) => response,
+                    None => std::future::pending().await,
+                }
+            }
         }))
     }
 
@@ -162,6 +170,23 @@ async fn a_graceful_stop_hands_over_at_once() {
     let writes = server.state.lock().writes.clone();
     let released = writes.iter().find(|w| w["holderIdentity"] == "").expect("released");
     assert_eq!(released["leaseDurationSeconds"], 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn stop_beside_a_silent_server_takes_no_longer_than_two_seconds() {
+    // Just after a renewal, in the middle of one, and after the lease was lost.
+    for silent_for in [1, 7, 9, 17] {
+        let server = Server::default();
+        let one = start(config(&server, "one"));
+        eventually("one leads", || one.status.is_leading()).await;
+        server.state.lock().silent = true;
+        tokio::time::sleep(Duration::from_secs(silent_for)).await;
+        let stopped = Instant::now();
+        one.stop.cancel();
+        one.task.await.expect("no panic").expect("graceful");
+        let took = stopped.elapsed();
+        assert!(took < Duration::from_secs(2), "silent for {silent_for} s: {took:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

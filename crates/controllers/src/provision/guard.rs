@@ -108,6 +108,13 @@ impl Intents {
         self.records.get(&self.key(uid)).is_some()
     }
 
+    /// The claim of an intent, as the watch shows it.
+    pub(super) fn claim_of(&self, uid: &Uid) -> Option<ObjectKey> {
+        let record = self.records.get(&self.key(uid))?;
+        let plan = from_record(&record.data).ok()?;
+        Some(ObjectKey::new(plan.claim.namespace.clone(), plan.claim.name.clone()))
+    }
+
     /// The open intent for a claim, from the API itself: a call must never be repeated for a
     /// record that is gone, or nothing would stand for its outcome.
     pub(super) async fn open(&self, uid: &Uid) -> Result<Option<Arc<Plan>>, ApiError> {

@@ -91,7 +91,7 @@ impl Reconciler for Records {
     }
 
     fn subject(&self, uid: &Uid) -> Subject {
-        Subject::key(uid)
+        self.intents.claim_of(uid).map_or_else(|| Subject::key(uid), Subject::claim)
     }
 
     async fn reconcile(&self, uid: &Uid) -> Outcome {

@@ -10,7 +10,9 @@ use longshore_core::{
         keys::annotations,
         kinds::{Claim, Pod, Volume},
     },
-    schedule::{BindingView, Progress, ProvisionedClaim, StaticClaim, binding_progress},
+    schedule::{
+        BindingView, Progress, ProvisionedClaim, StaticClaim, binding_progress, not_considered,
+    },
 };
 use serde_json::json;
 use tokio::time::Instant;
@@ -156,6 +158,15 @@ impl Scheduler {
         self.state.set_bound(pod, node);
         let text = format!("Successfully assigned {} to {node}", meta.key());
         self.recorder.normal(pod, "Scheduled", text);
+        let ignored = not_considered(pod);
+        if !ignored.is_empty() {
+            let text = format!(
+                "this scheduler placed the pod without regard to: {}; it obeys nodeSelector and \
+                 required node affinity",
+                ignored.join(", ")
+            );
+            self.recorder.warning(pod, "NotEnforced", text);
+        }
         Ok(Outcome::Done)
     }
 }

@@ -59,6 +59,26 @@ async fn pods_spread_over_nodes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn placement_without_regard_to_a_wish_is_an_event() {
+    let bench = Bench::start().await;
+    let _process = start(&bench);
+    bench.node("n1").await;
+    bench.pod("plain", None, &[]).await;
+    until_on(&bench, "plain", "n1").await;
+    let term = json!({"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "x"}}});
+    bench
+        .create::<Pod>(json!({"metadata": {"name": "apart", "namespace": "default"}, "spec": {
+            "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}},
+            "containers": [{"name": "main", "image": "host"}]}}))
+        .await;
+    until_on(&bench, "apart", "n1").await;
+    bench.pass(Duration::from_secs(1)).await;
+    let events = bench.events("NotEnforced").await;
+    assert_eq!(events.len(), 1, "{events:?}");
+    assert!(events[0].contains("without regard to: podAntiAffinity;"), "{events:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_late_binding_claim_gets_its_node_and_then_the_pod() {
     let bench = Bench::start().await;
     let _process = start(&bench);

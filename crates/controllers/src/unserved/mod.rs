@@ -20,11 +20,11 @@ use longshore_cluster::{
     Reconciler, Recorder, SharedCaches, Sources, Subject, WorkQueue, clock,
 };
 use longshore_core::model::kinds::{
-    Claim, Event, Kind as _, Lease, Pod, Volume, VolumeAttachment, VolumeGroupSnapshot,
+    Claim, Event, Kind as _, Lease, Node, Pod, Volume, VolumeAttachment, VolumeGroupSnapshot,
     VolumeGroupSnapshotContent, VolumeSnapshot, VolumeSnapshotContent,
 };
 use longshore_core::model::{ObjectKey, ObjectRef};
-use longshore_core::unserved::{Asks, Request, Server, notice};
+use longshore_core::unserved::{Asks, Related, Request, Server, notice};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -86,8 +86,9 @@ impl Reconciler for Unserved {
             .on(&self.caches.of::<Claim>(), Self::keys_of)
             .on(&self.caches.of::<VolumeAttachment>(), Self::keys_of)
             .on(&self.caches.of::<Pod>(), Self::keys_of)
+            .needs(&self.caches.of::<Node>())
             .on_optional(&self.caches.of::<VolumeSnapshot>(), Self::keys_of)
-            .on_optional(&self.caches.of::<VolumeSnapshotContent>(), Self::keys_of)
+            .on_optional(&self.caches.of::<VolumeSnapshotContent>(), Self::content_changed)
             .on_optional(&self.caches.of::<VolumeGroupSnapshot>(), Self::keys_of)
             .on_optional(&self.caches.of::<VolumeGroupSnapshotContent>(), Self::keys_of);
     }
@@ -158,15 +159,47 @@ impl Unserved {
     }
 
     fn unserved<T: Cacheable + Asks>(&self, object: &T) -> Vec<Request> {
-        let mut requests = object.requests(self.volume_of(object).as_deref());
-        requests.retain(|request| !self.serving.serves(&request.by));
+        let (volume, content) = (self.volume_of(object), self.content_of(object));
+        let related = Related { volume: volume.as_deref(), content: content.as_deref() };
+        let mut requests = object.requests(related);
+        requests.retain(|request| !self.serving.serves(&request.by) && !self.is_there(&request.by));
         requests
+    }
+
+    /// Whether the server is a node that exists. Whether it runs is the node lifecycle's to say.
+    fn is_there(&self, server: &Server) -> bool {
+        let Server::Node(name) = server else { return false };
+        self.caches.of::<Node>().get(&ObjectKey::cluster(name)).is_some()
+    }
+
+    /// The nodes that there are, with commas between them.
+    fn nodes(&self) -> String {
+        let nodes = self.caches.of::<Node>().list();
+        let mut names: Vec<&str> = nodes.iter().map(|node| node.metadata.name.as_str()).collect();
+        names.sort_unstable();
+        names.join(", ")
     }
 
     /// The volume that a claim is bound to.
     fn volume_of<T: Cacheable>(&self, object: &T) -> Option<Arc<Volume>> {
         let claim = (object as &dyn std::any::Any).downcast_ref::<Claim>()?;
         self.caches.of::<Volume>().get(&ObjectKey::cluster(&claim.spec.volume_name))
+    }
+
+    /// The content that a snapshot is bound to.
+    fn content_of<T: Cacheable>(&self, object: &T) -> Option<Arc<VolumeSnapshotContent>> {
+        let snapshot = (object as &dyn std::any::Any).downcast_ref::<VolumeSnapshot>()?;
+        let content = ObjectKey::cluster(snapshot.bound_content()?);
+        self.caches.of::<VolumeSnapshotContent>().get(&content)
+    }
+
+    /// A content, and the snapshot that waits for it.
+    fn content_changed(&self, change: &Change<VolumeSnapshotContent>) -> Vec<Key> {
+        let of = &change.object().spec.volume_snapshot_ref;
+        let snapshot = (VolumeSnapshot::KIND, ObjectKey::new(&of.namespace, &of.name));
+        let own = self.keys_of(change);
+        let waits = own.is_some() || self.waiting.lock().contains_key(&snapshot);
+        own.into_iter().chain(waits.then_some(snapshot)).collect()
     }
 
     /// Notes the requests, forgets those that are over, and returns those whose grace is over.
@@ -199,7 +232,8 @@ impl Unserved {
         if self.holds_lease(&request.by).await? {
             return Ok(Stage::DueAt(Instant::now() + RECHECK));
         }
-        let text = self.serving.around(&request.by, |around| notice(request, around));
+        let nodes = self.nodes();
+        let text = self.serving.around(&request.by, &nodes, |around| notice(request, around));
         let now = clock::now();
         for event in self.events_of(object).await? {
             if event.reason == REASON && event.message == text {

@@ -52,6 +52,7 @@ impl Serving {
     pub(super) fn around<T>(
         &self,
         server: &Server,
+        nodes: &str,
         tell: impl FnOnce(&Surroundings<'_>) -> T,
     ) -> T {
         let parts = self.parts.lock();
@@ -63,6 +64,7 @@ impl Serving {
             socket: socket.as_deref(),
             kubeconfig: kubeconfig.as_deref(),
             drivers: &drivers.join(", "),
+            nodes,
             unable: parts.unable.contains(server),
         })
     }

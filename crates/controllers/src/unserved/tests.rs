@@ -4,7 +4,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use longshore_cluster::clock;
-use longshore_core::model::kinds::{Claim, Event, Lease, Pod, Volume};
+use longshore_core::model::kinds::{
+    Claim, Event, Lease, Pod, Volume, VolumeSnapshot, VolumeSnapshotContent,
+};
 use longshore_core::model::{ObjectKey, keys::annotations};
 use longshore_core::unserved::Server;
 use serde_json::json;
@@ -160,4 +162,53 @@ async fn deletion_of_a_volume_and_placement_of_a_pod_get_their_events() {
     assert_eq!(events.len(), 2, "{events:?}");
     assert!(events[0].starts_with("The deletion of this volume waits: no csi-provisioner runs"));
     assert!(events[1].starts_with("The placement of this pod waits: no scheduler \"mine\" runs"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn pod_on_a_node_that_is_not_there_gets_one_event_within_seconds() {
+    let bench = Bench::start().await;
+    let _process = start(&bench, &serving());
+    bench.node("n1").await;
+    for (pod, node) in [("lost", "nosuch"), ("placed", "n1"), ("early", "n2")] {
+        bench
+            .create::<Pod>(json!({"metadata": {"name": pod, "namespace": "default"}, "spec": {
+                "nodeName": node, "containers": [{"name": "main", "image": "host"}]}}))
+            .await;
+    }
+    bench.pass(Duration::from_secs(1)).await;
+    bench.node("n2").await;
+    bench.pass(Duration::from_secs(4)).await;
+    let text = "The start of this pod waits: there is no node \"nosuch\" (there are: n1, n2). Delete \
+                the pod with --force, and leave spec.nodeName out or name a node that is there";
+    assert_eq!(bench.events(REASON).await, [text]);
+    bench.pass(Duration::from_secs(60)).await;
+    assert_eq!(bench.events(REASON).await.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn snapshot_that_its_driver_cannot_take_is_told_on_the_snapshot_too() {
+    let bench = Bench::with_snapshots().await;
+    let serving = serving();
+    serving.add(Server::SnapshotController);
+    serving.cannot(Server::Snapshotter(DRIVER.to_owned()));
+    let _process = start(&bench, &serving);
+    bench
+        .create::<VolumeSnapshot>(json!({"metadata": {"name": "s", "namespace": "default"},
+            "spec": {"source": {"persistentVolumeClaimName": "data"}}}))
+        .await;
+    let bound = json!({"status": {"boundVolumeSnapshotContentName": "c", "readyToUse": false}});
+    bench.merge_status::<VolumeSnapshot>(&key("s"), bound).await;
+    bench.pass(SOON).await;
+    assert!(bench.events(REASON).await.is_empty(), "the snapshot controller serves it");
+    bench
+        .create::<VolumeSnapshotContent>(json!({"metadata": {"name": "c"}, "spec": {
+            "driver": DRIVER, "deletionPolicy": "Delete", "source": {"volumeHandle": "h"},
+            "volumeSnapshotRef": {"name": "s", "namespace": "default"}}}))
+        .await;
+    bench.pass(SOON).await;
+    let text = format!(
+        "This snapshot is not carried out: driver {DRIVER} takes no snapshots. Copy the data to another \
+         volume while no pod writes to it"
+    );
+    assert_eq!(bench.events(REASON).await, [text.as_str(), text.as_str()]);
 }

@@ -161,6 +161,8 @@ pub mod finalizers {
         "groupsnapshot.storage.kubernetes.io/volumegroupsnapshotcontent-bound-protection";
     /// What the finalizers of the snapshot programs begin with.
     pub const SNAPSHOT_DOMAIN: &str = "snapshot.storage.kubernetes.io/";
+    /// What a populator's finalizer on a claim that it fills ends with; its own prefix comes before.
+    pub const POPULATOR_SUFFIX: &str = "/populate-target-protection";
     /// In-tree volumes deleted by the binder.
     pub const PV_CONTROLLER: &str = "kubernetes.io/pv-controller";
     /// Deletion waits for dependents.

@@ -21,7 +21,7 @@ mod volumes;
 pub use binding::{BindingView, Progress, ProvisionedClaim, StaticClaim, binding_progress};
 pub use claims::{ClaimFacts, Classified, NotReady, PodClaims, classify, fully_bound, sort_claims};
 pub use limits::{LimitView, VolumeUse, check_limits, volume_use};
-pub use node::check_basics;
+pub use node::{check_basics, not_considered};
 pub use pick::{Candidate, Unfit, no_fit_message, pick_node, refused_message};
 pub use resources::{Amounts, add, check_resources, requests_of};
 pub use score::volume_score;

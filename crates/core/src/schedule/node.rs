@@ -3,7 +3,7 @@
 use super::Reason;
 use crate::model::{
     keys::taints,
-    kinds::{Node, Pod, Taint, Toleration},
+    kinds::{Node, Pod, PodAffinity, Taint, Toleration},
 };
 
 /// Whether the pod may go to the node at all. The first objection is enough.
@@ -48,6 +48,26 @@ fn labels_match(pod: &Pod, node: &Node) -> bool {
             |affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref(),
         );
     selected && required.is_none_or(|terms| terms.matches(&node.metadata.name, labels))
+}
+
+/// What the pod says of its placement and this scheduler does not consider.
+#[must_use]
+pub fn not_considered(pod: &Pod) -> Vec<&'static str> {
+    let affinity = pod.spec.affinity.as_ref();
+    let says =
+        |other: Option<&Option<PodAffinity>>| matches!(other, Some(Some(one)) if !one.is_empty());
+    let prefers = affinity
+        .and_then(|all| all.node_affinity.as_ref())
+        .is_some_and(|one| !one.preferred_during_scheduling_ignored_during_execution.is_empty());
+    [
+        ("preferred node affinity", prefers),
+        ("podAffinity", says(affinity.map(|all| &all.pod_affinity))),
+        ("podAntiAffinity", says(affinity.map(|all| &all.pod_anti_affinity))),
+        ("topologySpreadConstraints", !pod.spec.topology_spread_constraints.is_empty()),
+    ]
+    .into_iter()
+    .filter_map(|(name, asked)| asked.then_some(name))
+    .collect()
 }
 
 #[cfg(test)]
@@ -128,6 +148,25 @@ mod tests {
         for ready in ["False", "Unknown"] {
             let refused = check_basics(&pod(json!({})), &node(json!({}), ready));
             assert_eq!(refused, Err(Reason::NotReady));
+        }
+    }
+
+    #[test]
+    fn wishes_that_are_not_considered_are_named() {
+        let term = json!([{"topologyKey": "zone"}]);
+        let soft = json!({"preferredDuringSchedulingIgnoredDuringExecution": term});
+        let hard = json!({"requiredDuringSchedulingIgnoredDuringExecution": term});
+        let cases: [(Value, &[&str]); 7] = [
+            (json!({}), &[]),
+            (affinity(json!({"key": "disk", "operator": "Exists"})), &[]),
+            (json!({"affinity": {"podAffinity": {}}, "topologySpreadConstraints": null}), &[]),
+            (json!({"affinity": {"nodeAffinity": soft}}), &["preferred node affinity"]),
+            (json!({"affinity": {"podAffinity": hard}}), &["podAffinity"]),
+            (json!({"affinity": {"podAntiAffinity": soft}}), &["podAntiAffinity"]),
+            (json!({"topologySpreadConstraints": term}), &["topologySpreadConstraints"]),
+        ];
+        for (spec, want) in cases {
+            assert_eq!(not_considered(&pod(spec.clone())), want, "{spec}");
         }
     }
 }

@@ -12,7 +12,7 @@ mod notice;
 mod tests;
 
 use crate::model::{
-    ClaimPhase, ReclaimPolicy, VolumePhase,
+    ClaimPhase, NodeName, ReclaimPolicy, VolumePhase,
     keys::{annotations, finalizers},
     kinds::{
         Claim, Event, Meta, Pod, Volume, VolumeAttachment, VolumeGroupSnapshot,
@@ -34,6 +34,10 @@ pub enum Server {
     Snapshotter(String),
     SnapshotController,
     Scheduler(String),
+    /// The program that fills claims from sources of this kind, `kind.group`.
+    Populator(String),
+    /// The node that a pod names; there may be none of that name.
+    Node(NodeName),
     /// No program does this for volumes of this kind.
     None(&'static str),
 }
@@ -49,7 +53,7 @@ impl Server {
             Self::Snapshotter(_) => "csi-snapshotter",
             Self::SnapshotController => "snapshot-controller",
             Self::Scheduler(name) => name,
-            Self::None(_) => "",
+            Self::Populator(_) | Self::Node(_) | Self::None(_) => "",
         }
     }
 
@@ -62,7 +66,11 @@ impl Server {
             | Self::Resizer(driver)
             | Self::Modifier(driver)
             | Self::Snapshotter(driver) => Some(driver),
-            Self::SnapshotController | Self::Scheduler(_) | Self::None(_) => None,
+            Self::SnapshotController
+            | Self::Scheduler(_)
+            | Self::Populator(_)
+            | Self::Node(_)
+            | Self::None(_) => None,
         }
     }
 
@@ -78,7 +86,7 @@ impl Server {
             Self::Snapshotter(driver) => Some(format!("external-snapshotter-leader-{driver}")),
             Self::SnapshotController => Some("snapshot-controller-leader".to_owned()),
             Self::Scheduler(name) => Some(name.clone()),
-            Self::None(_) => None,
+            Self::Populator(_) | Self::Node(_) | Self::None(_) => None,
         }
     }
 
@@ -97,8 +105,10 @@ impl Server {
             }
             Self::Snapshotter(driver) => component == format!("csi-snapshotter {driver}"),
             Self::SnapshotController | Self::Scheduler(_) => component == self.program(),
+            // Each has a name of its own; the library that they share words the reasons.
+            Self::Populator(_) => event.reason.starts_with("Populator"),
             // It writes none.
-            Self::Attacher(_) | Self::None(_) => false,
+            Self::Attacher(_) | Self::Node(_) | Self::None(_) => false,
         }
     }
 }
@@ -117,11 +127,19 @@ impl Request {
     }
 }
 
+/// Objects that say more about a request than the one that asks.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Related<'a> {
+    /// The volume that a claim is bound to.
+    pub volume: Option<&'a Volume>,
+    /// The content that a snapshot is bound to.
+    pub content: Option<&'a VolumeSnapshotContent>,
+}
+
 /// A kind whose objects ask for something.
 pub trait Asks {
-    /// The requests on which no program has left a mark. `volume` is the one that a claim is bound
-    /// to.
-    fn requests(&self, volume: Option<&Volume>) -> Vec<Request>;
+    /// The requests on which no program has left a mark.
+    fn requests(&self, related: Related<'_>) -> Vec<Request>;
 }
 
 /// Conditions by which a resizer or a node shows that it is at work on a claim.
@@ -129,14 +147,14 @@ const RESIZE_MARKS: [&str; 4] =
     ["Resizing", "FileSystemResizePending", "ControllerResizeError", "NodeResizeError"];
 
 impl Asks for Claim {
-    fn requests(&self, volume: Option<&Volume>) -> Vec<Request> {
+    fn requests(&self, related: Related<'_>) -> Vec<Request> {
         if self.metadata.deleting() {
             return Vec::new();
         }
         if self.status.phase != ClaimPhase::Bound {
             return provision(self).into_iter().collect();
         }
-        let server = resizer(self, volume);
+        let server = resizer(self, related.volume);
         let modifier = server.clone().map(|server| match server {
             Server::Resizer(driver) => Server::Modifier(driver),
             other => other,
@@ -151,8 +169,26 @@ impl Asks for Claim {
 /// The binder has asked a provisioner for a volume.
 fn provision(claim: &Claim) -> Option<Request> {
     let provisioner = claim.metadata.annotation(annotations::STORAGE_PROVISIONER)?;
-    let by = Server::Provisioner(provisioner.to_owned());
+    let by = match populated_from(claim) {
+        Some(_) if begun_by_populator(claim) => return None,
+        Some(kind) => Server::Populator(kind),
+        None => Server::Provisioner(provisioner.to_owned()),
+    };
     claim.spec.volume_name.is_empty().then(|| Request::new("The volume of this claim", by))
+}
+
+/// The kind of the claim's source, if no provisioner fills claims from it.
+fn populated_from(claim: &Claim) -> Option<String> {
+    let source = claim.spec.data_source.as_ref().or(claim.spec.data_source_ref.as_ref())?;
+    let provisioned = matches!(source.kind.as_str(), "VolumeSnapshot" | "PersistentVolumeClaim");
+    let group = source.api_group.as_str();
+    let dot = if group.is_empty() { "" } else { "." };
+    (!provisioned).then(|| format!("{}{dot}{group}", source.kind))
+}
+
+/// A populator protects the source first, by a finalizer on the claim.
+fn begun_by_populator(claim: &Claim) -> bool {
+    claim.metadata.finalizers.iter().any(|one| one.ends_with(finalizers::POPULATOR_SUFFIX))
 }
 
 fn expansion(claim: &Claim) -> Option<String> {
@@ -192,7 +228,7 @@ fn resizer(claim: &Claim, volume: Option<&Volume>) -> Option<Server> {
 }
 
 impl Asks for Volume {
-    fn requests(&self, _: Option<&Volume>) -> Vec<Request> {
+    fn requests(&self, _: Related<'_>) -> Vec<Request> {
         let meta = &self.metadata;
         let released = self.status.phase == VolumePhase::Released
             && self.spec.persistent_volume_reclaim_policy == ReclaimPolicy::Delete;
@@ -204,7 +240,7 @@ impl Asks for Volume {
 }
 
 impl Asks for VolumeAttachment {
-    fn requests(&self, _: Option<&Volume>) -> Vec<Request> {
+    fn requests(&self, _: Related<'_>) -> Vec<Request> {
         let (spec, status) = (&self.spec, &self.status);
         let node = &spec.node_name;
         let what = match self.metadata.deleting() {
@@ -220,38 +256,57 @@ impl Asks for VolumeAttachment {
 }
 
 impl Asks for Pod {
-    fn requests(&self, _: Option<&Volume>) -> Vec<Request> {
+    fn requests(&self, _: Related<'_>) -> Vec<Request> {
         let spec = &self.spec;
         let ours = matches!(spec.scheduler_name.as_str(), "" | "default-scheduler");
         let placed = !spec.node_name.is_empty() || self.metadata.deleting() || self.finished();
         let waits = !ours && !placed && spec.scheduling_gates.is_empty();
-        let by = || Server::Scheduler(spec.scheduler_name.clone());
-        waits.then(|| Request::new("The placement of this pod", by())).into_iter().collect()
+        let request = if waits {
+            let by = Server::Scheduler(spec.scheduler_name.clone());
+            Some(Request::new("The placement of this pod", by))
+        } else if !spec.node_name.is_empty() && !self.finished() {
+            // A node that runs a pod writes when it took it, and deletes it in the end.
+            let what = match (self.metadata.deleting(), self.status.start_time) {
+                (true, _) => Some("The deletion of this pod"),
+                (false, None) => Some("The start of this pod"),
+                (false, Some(_)) => None,
+            };
+            what.map(|what| Request::new(what, Server::Node(spec.node_name.clone())))
+        } else {
+            None
+        };
+        request.into_iter().collect()
     }
 }
 
 impl Asks for VolumeSnapshot {
-    fn requests(&self, _: Option<&Volume>) -> Vec<Request> {
-        snapshot(&self.metadata, self.status.is_some(), "snapshot", || Server::SnapshotController)
+    fn requests(&self, related: Related<'_>) -> Vec<Request> {
+        let by = || Server::SnapshotController;
+        let mut requests = snapshot(&self.metadata, self.status.is_some(), "snapshot", by);
+        // The content waits for its driver; whoever asked looks at the snapshot.
+        let content = related.content.filter(|_| !self.metadata.deleting());
+        requests.extend(content.into_iter().flat_map(|one| one.requests(Related::default())));
+        requests
     }
 }
 
 impl Asks for VolumeSnapshotContent {
-    fn requests(&self, _: Option<&Volume>) -> Vec<Request> {
+    fn requests(&self, _: Related<'_>) -> Vec<Request> {
         let by = || Server::Snapshotter(self.spec.driver.clone());
-        snapshot(&self.metadata, self.status.is_some(), "snapshot", by)
+        let begun = self.metadata.annotation(annotations::SNAPSHOT_BEING_CREATED).is_some();
+        snapshot(&self.metadata, self.status.is_some() || begun, "snapshot", by)
     }
 }
 
 impl Asks for VolumeGroupSnapshot {
-    fn requests(&self, _: Option<&Volume>) -> Vec<Request> {
+    fn requests(&self, _: Related<'_>) -> Vec<Request> {
         let by = || Server::SnapshotController;
         snapshot(&self.metadata, self.status.is_some(), "group snapshot", by)
     }
 }
 
 impl Asks for VolumeGroupSnapshotContent {
-    fn requests(&self, _: Option<&Volume>) -> Vec<Request> {
+    fn requests(&self, _: Related<'_>) -> Vec<Request> {
         let by = || Server::Snapshotter(self.spec.driver.clone());
         snapshot(&self.metadata, self.status.is_some(), "group snapshot", by)
     }

@@ -11,6 +11,8 @@ pub struct Surroundings<'a> {
     pub kubeconfig: Option<&'a str>,
     /// Names of the drivers that run here, with commas between them.
     pub drivers: &'a str,
+    /// Names of the nodes, with commas between them.
+    pub nodes: &'a str,
     /// The driver was asked, and cannot do it.
     pub unable: bool,
 }
@@ -31,8 +33,23 @@ pub fn notice(request: &Request, around: &Surroundings<'_>) -> String {
              scheduler{}",
             access.replacen(' ', " with ", 1)
         ),
+        (Server::Populator(kind), ..) => format!(
+            "{what} waits: its data source is of kind {kind}, which no driver fills a volume from, and no \
+             populator has taken it on. Start the populator of that kind{}, or name a VolumeSnapshot or a \
+             PersistentVolumeClaim as the source",
+            access.replacen(' ', " with ", 1)
+        ),
+        (Server::Node(node), ..) => format!(
+            "{what} waits: there is no node {node:?}{}. Delete the pod with --force, and leave \
+             spec.nodeName out or name a node that is there",
+            named(around.nodes)
+        ),
         (_, None, _) => format!(
             "{what} waits: no {program} runs. Start the official one beside this instance: {program}{access}"
+        ),
+        (Server::Snapshotter(driver), ..) if around.unable => format!(
+            "{what} is not carried out: driver {driver} takes no snapshots. Copy the data to another volume \
+             while no pod writes to it"
         ),
         (_, Some(driver), _) if around.unable => format!(
             "{what} is not carried out: driver {driver} does not offer it. Ask for what the claim has, or \
@@ -45,10 +62,14 @@ pub fn notice(request: &Request, around: &Surroundings<'_>) -> String {
         (_, Some(driver), None) => format!(
             "{what} waits: no {program} runs for {driver}, and no driver of that name is here{}. Start \
              both, the driver with --csi-endpoint",
-            match around.drivers {
-                "" => String::new(),
-                names => format!(" (there are: {names})"),
-            }
+            named(around.drivers)
         ),
+    }
+}
+
+fn named(names: &str) -> String {
+    match names {
+        "" => String::new(),
+        names => format!(" (there are: {names})"),
     }
 }

@@ -11,7 +11,7 @@ fn asked(by: &impl Asks, volume: Option<&Volume>) -> Vec<String> {
         let driver = one.by.driver().map(|driver| format!("({driver})")).unwrap_or_default();
         format!("{} -> {}{driver}", one.what, one.by.program())
     };
-    by.requests(volume).into_iter().map(show).collect()
+    by.requests(Related { volume, content: None }).into_iter().map(show).collect()
 }
 
 fn read<T: serde::de::DeserializeOwned>(object: Value) -> T {
@@ -42,7 +42,27 @@ fn claim_asks_for_a_volume_a_size_or_a_class_until_a_program_has_left_a_mark() {
             "status": {"phase": "Bound", "capacity": {"storage": "1Gi"}}})
     };
     let provisioned = json!({"metadata": {"annotations": {annotations::STORAGE_PROVISIONER: "d"}}});
-    let cases: [(&str, Value, &Volume, &[&str]); 13] = [
+    let filled = |kind: &str, group: &str| {
+        let source = json!({"apiGroup": group, "kind": kind, "name": "s"});
+        json!({"metadata": {"annotations": {annotations::STORAGE_PROVISIONER: "d"}},
+            "spec": {"dataSourceRef": source}})
+    };
+    let mut populated = filled("Image", "example.com");
+    populated["metadata"]["finalizers"] = json!(["example.com/populate-target-protection"]);
+    let cases: [(&str, Value, &Volume, &[&str]); 16] = [
+        (
+            "filled from a snapshot",
+            filled("VolumeSnapshot", "snapshot.storage.k8s.io"),
+            &csi,
+            &["The volume of this claim -> csi-provisioner(d)"],
+        ),
+        (
+            "filled by a populator",
+            filled("Image", "example.com"),
+            &csi,
+            &["The volume of this claim -> "],
+        ),
+        ("a populator fills it", populated, &csi, &[]),
         ("pending, no provisioner asked", json!({}), &csi, &[]),
         (
             "provisioner asked",
@@ -170,6 +190,19 @@ fn attachments_snapshots_and_pods_ask_until_their_program_has_answered() {
         ]
     );
     assert!(snapshot(done).is_empty());
+    let bound = |content: Value, over: Value| {
+        let mut base =
+            json!({"metadata": {"name": "s"}, "status": {"boundVolumeSnapshotContentName": "c"}});
+        merge(&mut base, over);
+        let content = read::<VolumeSnapshotContent>(content);
+        let related = Related { content: Some(&content), volume: None };
+        read::<VolumeSnapshot>(base).requests(related).len()
+    };
+    let begun = json!({"metadata": {"name": "c", "annotations": {
+        annotations::SNAPSHOT_BEING_CREATED: "yes"}}, "spec": {"driver": "d"}});
+    assert_eq!(bound(fresh(), json!({})), 1, "the snapshot waits for the driver of its content");
+    assert_eq!(bound(fresh(), deleting()), 0, "a deletion is the content's");
+    assert_eq!(bound(begun, json!({})), 0, "the driver is asked");
     assert_eq!(snapshot(held("snapshot.storage.kubernetes.io/x-bound-protection")).len(), 4);
     assert!(snapshot(held("example.com/other")).is_empty());
 
@@ -180,7 +213,19 @@ fn attachments_snapshots_and_pods_ask_until_their_program_has_answered() {
     };
     assert_eq!(pod(json!({})), ["The placement of this pod -> mine"]);
     assert!(pod(json!({"spec": {"schedulerName": "default-scheduler"}})).is_empty());
-    assert!(pod(json!({"spec": {"nodeName": "n"}})).is_empty());
+    let on_node = |over: Value| {
+        let mut base = json!({"spec": {"nodeName": "n"}});
+        merge(&mut base, over);
+        pod(base)
+    };
+    assert_eq!(on_node(json!({})), ["The start of this pod -> "]);
+    assert_eq!(on_node(deleting()), ["The deletion of this pod -> "]);
+    for taken in [
+        json!({"status": {"startTime": "2026-11-18T10:00:00Z"}}),
+        json!({"status": {"phase": "Failed"}}),
+    ] {
+        assert!(on_node(taken.clone()).is_empty(), "{taken}");
+    }
     assert!(pod(json!({"spec": {"schedulingGates": [{"name": "g"}]}})).is_empty());
 }
 
@@ -190,6 +235,7 @@ fn notice_says_what_waits_for_whom_and_how_to_start_it() {
         socket: Some("/data/d/csi.sock"),
         kubeconfig: Some("/data/kubeconfig"),
         drivers: "d",
+        nodes: "n1, n2",
         unable: false,
     };
     let none = Surroundings::default();
@@ -206,6 +252,12 @@ fn notice_says_what_waits_for_whom_and_how_to_start_it() {
             Surroundings { unable: true, ..around },
             "X is not carried out: driver d does not offer it. Ask for what the claim has, or copy the data \
              to a volume of another driver",
+        ),
+        (
+            Server::Snapshotter("d".into()),
+            Surroundings { unable: true, ..around },
+            "X is not carried out: driver d takes no snapshots. Copy the data to another volume while no \
+             pod writes to it",
         ),
         (
             Server::Provisioner("e".into()),
@@ -232,6 +284,20 @@ fn notice_says_what_waits_for_whom_and_how_to_start_it() {
              with --kubeconfig=/data/kubeconfig",
         ),
         (
+            Server::Populator("Image.example.com".into()),
+            around,
+            "X waits: its data source is of kind Image.example.com, which no driver fills a volume from, and \
+             no populator has taken it on. Start the populator of that kind with \
+             --kubeconfig=/data/kubeconfig, or name a VolumeSnapshot or a PersistentVolumeClaim as the \
+             source",
+        ),
+        (
+            Server::Node("n3".into()),
+            around,
+            "X waits: there is no node \"n3\" (there are: n1, n2). Delete the pod with --force, and leave \
+             spec.nodeName out or name a node that is there",
+        ),
+        (
             Server::None("nfs"),
             around,
             "X is not carried out: no program does that for volumes of kind nfs. Make another volume and \
@@ -253,4 +319,8 @@ fn events_of_the_program_are_known_by_their_component() {
     assert!(Server::Resizer("d.example".into()).wrote(&event("external-resizer d.example")));
     assert!(Server::SnapshotController.wrote(&event("snapshot-controller")));
     assert!(!Server::None("nfs").wrote(&event("any")));
+    let populator = Server::Populator("Image.example.com".into());
+    assert!(!populator.wrote(&event("any")));
+    let created = json!({"reason": "PopulatorCreated", "source": {"component": "image-populator"}});
+    assert!(populator.wrote(&read::<Event>(created)));
 }

@@ -176,7 +176,7 @@ impl Client {
             self.known(|known| known.has(call.requirement()) && known.unimplemented.insert(call));
         if first {
             tracing::warn!(
-                driver = self.shared.driver.get(),
+                driver = self.driver(),
                 method = call.path(),
                 capability = %call.requirement(),
                 "the driver advertises a call that it does not implement; it is not used until the driver is \

@@ -20,7 +20,7 @@ use tower::Service;
 use tower::util::Either;
 
 use super::watched::Watched;
-use super::{Client, Options};
+use super::{Client, Options, Peer};
 use crate::names::{self, BadAddress};
 
 /// What a sidecar writes to its termination log before it exits because its connection was lost.
@@ -91,10 +91,11 @@ impl Client {
     pub async fn connect(options: ConnectOptions) -> Result<Self, ConnectError> {
         let path = names::socket_path(&options.address)?;
         let losses = Arc::new(watch::Sender::new(0));
+        let peer = Arc::new(Peer { address: Some(options.address.clone()), ..Peer::default() });
         let dial = move || UnixStream::connect(path.clone());
-        let connector = Connector::new(dial, &losses, options.on_lost.clone());
+        let connector = Connector::new(dial, &losses, &peer, options.on_lost.clone());
         let channel = wait(&options, connector).await?;
-        Ok(Self::new(Either::Left(channel), options.calls, losses))
+        Ok(Self::new(Either::Left(channel), options.calls, losses, peer))
     }
 
     /// A client that gets each of its connections from `dial`, the first one on the first call.
@@ -107,10 +108,10 @@ impl Client {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         F: Future<Output = io::Result<S>> + Send + 'static,
     {
-        let losses = Arc::new(watch::Sender::new(0));
-        let connector = Connector::new(dial, &losses, on_lost);
+        let (losses, peer) = (Arc::new(watch::Sender::new(0)), Arc::default());
+        let connector = Connector::new(dial, &losses, &peer, on_lost);
         let channel = endpoint().connect_with_connector_lazy(connector);
-        Self::new(Either::Left(channel), options, losses)
+        Self::new(Either::Left(channel), options, losses, peer)
     }
 }
 
@@ -119,8 +120,8 @@ impl Client {
 /// Fails at once when no process listens; the authority is `localhost`.
 pub async fn channel(path: &Path) -> Result<Channel, tonic::transport::Error> {
     let path = path.to_owned();
-    let losses = Arc::new(watch::Sender::new(0));
-    let connector = Connector::new(move || UnixStream::connect(path.clone()), &losses, None);
+    let (losses, peer) = (Arc::new(watch::Sender::new(0)), Arc::default());
+    let connector = Connector::new(move || UnixStream::connect(path.clone()), &losses, &peer, None);
     endpoint().connect_with_connector(connector).await
 }
 
@@ -197,12 +198,18 @@ impl<D> Clone for Connector<D> {
 }
 
 impl<D> Connector<D> {
-    fn new(dial: D, losses: &Arc<watch::Sender<u64>>, on_lost: Option<OnLost>) -> Self {
+    fn new(
+        dial: D,
+        losses: &Arc<watch::Sender<u64>>,
+        peer: &Arc<Peer>,
+        on_lost: Option<OnLost>,
+    ) -> Self {
         // Weak: once the last client is gone, a closing connection is no loss.
-        let losses = Arc::downgrade(losses);
+        let (losses, peer) = (Arc::downgrade(losses), peer.clone());
         let notify = move || {
             let Some(losses) = losses.upgrade() else { return };
-            tracing::warn!("Lost connection to CSI driver");
+            let (address, driver) = (peer.address.as_deref(), peer.name.get());
+            tracing::warn!(address, driver, "Lost connection to CSI driver");
             losses.send_modify(|count| *count += 1);
             if let Some(callback) = &on_lost {
                 callback();

@@ -37,26 +37,28 @@ impl Client {
     ) -> Result<(String, BTreeMap<String, String>), DriverNameError> {
         let info = self.get_plugin_info(v1::GetPluginInfoRequest {}).await?;
         names::driver_name(&info.name)?;
-        self.shared.driver.get_or_init(|| info.name.clone());
+        self.shared.peer.name.get_or_init(|| info.name.clone());
         Ok((info.name, info.manifest))
     }
 
     /// Sets the driver name for metrics, where it is known from another connection.
     #[must_use]
     pub fn with_driver_name(self, driver: &str) -> Self {
-        self.shared.driver.get_or_init(|| driver.to_owned());
+        self.shared.peer.name.get_or_init(|| driver.to_owned());
         self
     }
 
     /// Probes at once and then every second until the driver is ready; each try has its own deadline.
     pub async fn wait_ready(&self, per_try: Duration) -> Result<(), ProbeFailed> {
         let client = self.with_timeout(Some(per_try));
+        // Its name is known only after this, as a rule.
+        let (address, driver) = (self.address(), self.driver());
         loop {
             match client.probe(v1::ProbeRequest {}).await {
                 Ok(response) if response.ready.unwrap_or(true) => return Ok(()),
-                Ok(_) => tracing::warn!("CSI driver is not ready"),
+                Ok(_) => tracing::warn!(address, driver, "CSI driver is not ready"),
                 Err(error) if error.code() == Code::DeadlineExceeded => {
-                    tracing::warn!("CSI driver probe timed out");
+                    tracing::warn!(address, driver, "CSI driver probe timed out");
                 }
                 Err(error) => return Err(error.into()),
             }

@@ -67,10 +67,18 @@ pub struct Client {
     fence: Option<Fence>,
 }
 
+/// The driver at the other end, for logs and metrics.
+#[derive(Debug, Default)]
+struct Peer {
+    /// Where its socket is; none in this process.
+    address: Option<String>,
+    name: OnceLock<String>,
+}
+
 struct Shared {
     metrics: Option<Metrics>,
     max_log_length: Option<usize>,
-    driver: OnceLock<String>,
+    peer: Arc<Peer>,
     losses: Arc<watch::Sender<u64>>,
     capabilities: capability_cache::CapabilityCache,
     /// Whether an unadvertised snapshot topology has been logged.
@@ -87,7 +95,7 @@ enum Deadline {
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("Client");
-        out.field("driver", &self.shared.driver.get()).field("deadline", &self.deadline).finish()
+        out.field("driver", &self.driver()).field("deadline", &self.deadline).finish()
     }
 }
 
@@ -107,15 +115,21 @@ impl Client {
     /// ```
     pub fn in_process(services: Routes, options: Options) -> Self {
         let services = MapErr::new(services.prepare(), never as fn(Infallible) -> _);
-        Self::new(Either::Right(services), options, Arc::new(watch::Sender::new(0)))
+        let losses = Arc::new(watch::Sender::new(0));
+        Self::new(Either::Right(services), options, losses, Arc::default())
     }
 
-    fn new(transport: Transport, options: Options, losses: Arc<watch::Sender<u64>>) -> Self {
+    fn new(
+        transport: Transport,
+        options: Options,
+        losses: Arc<watch::Sender<u64>>,
+        peer: Arc<Peer>,
+    ) -> Self {
         let Options { timeout, metrics, max_log_length } = options;
         let shared = Shared {
             metrics,
             max_log_length,
-            driver: OnceLock::new(),
+            peer,
             losses,
             capabilities: capability_cache::CapabilityCache::default(),
             stray_topology: AtomicBool::new(false),
@@ -276,7 +290,12 @@ impl Client {
 
     /// The driver's name, once it is known.
     fn driver(&self) -> Option<&str> {
-        self.shared.driver.get().map(String::as_str)
+        self.shared.peer.name.get().map(String::as_str)
+    }
+
+    /// Where the driver's socket is.
+    fn address(&self) -> Option<&str> {
+        self.shared.peer.address.as_deref()
     }
 
     fn log_request<Q: Message + Name>(&self, call: Call, request: &Q) {

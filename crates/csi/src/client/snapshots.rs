@@ -100,7 +100,7 @@ impl Client {
         snapshot.accessible_topology.clear();
         if !self.shared.stray_topology.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                driver = self.shared.driver.get(),
+                driver = self.driver(),
                 snapshot = snapshot.snapshot_id,
                 "the driver gives a snapshot a topology without SNAPSHOT_ACCESSIBILITY_CONSTRAINTS; it is ignored"
             );

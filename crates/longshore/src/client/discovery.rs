@@ -6,6 +6,7 @@ use serde_json::Value;
 use crate::flags::nearest;
 
 use super::ClientError;
+use super::not_served;
 use super::session::{Ask, JSON, Session, encode};
 
 const AGGREGATED: &str =
@@ -117,6 +118,7 @@ impl Discovery {
                 let meant = nearest(&lower.to_lowercase(), names.map(String::as_str));
                 ClientError::UnknownKind {
                     word: word.to_owned(),
+                    why: not_served::named(name, group),
                     nearest: meant.map(str::to_owned),
                 }
             },
@@ -161,6 +163,7 @@ impl Discovery {
             let meant = self.resources.iter().find(|known| known.kind == kind);
             ClientError::UnknownKind {
                 word: format!("{kind} in {api_version}"),
+                why: not_served::of_manifest(api_version, kind),
                 nearest: meant.map(|known| format!("{kind} in {}", known.api_version())),
             }
         })
@@ -304,6 +307,25 @@ mod tests {
         assert_eq!(sentence, "the server has no kind `storageclas`; did you mean storageclass?");
         let sentence = discovery.named("pvcs").unwrap_err().to_string();
         assert_eq!(sentence, "the server has no kind `pvcs`; did you mean pvc?");
+        for (word, names) in [
+            ("deploy", "deployments.apps"),
+            ("StatefulSet", "statefulsets.apps"),
+            ("svc", "services"),
+            ("jobs.batch", "jobs.batch"),
+            ("ingresses.v1.networking.k8s.io", "ingresses.networking.k8s.io"),
+        ] {
+            let sentence = discovery.named(word).unwrap_err().to_string();
+            let starts =
+                format!("the server has no kind `{word}`; longshore up does not serve {names}: ");
+            assert!(sentence.starts_with(&starts), "{sentence}");
+        }
+        let sentence = discovery.named("deployments.example.com").unwrap_err().to_string();
+        assert_eq!(sentence, "the server has no kind `deployments.example.com`");
+        let sentence = discovery.of_manifest("apps/v1", "Deployment").unwrap_err().to_string();
+        assert!(
+            sentence.contains("in apps/v1`; longshore up does not serve deployments.apps: "),
+            "{sentence}"
+        );
         assert!(discovery.named("pvc.apps").is_err());
         assert_eq!(discovery.named_or_category("all").unwrap()[0].plural, "pods");
         assert!(discovery.named_or_category("nothing").is_err());

@@ -36,10 +36,12 @@ pub(crate) enum ClientError {
         message: String,
     },
     /// No such kind on this server.
-    #[error("the server has no kind `{word}`{}", .nearest.as_ref().map(|name| format!("; did you mean {name}?")).unwrap_or_default())]
+    #[error("the server has no kind `{word}`{}", next(.why.as_deref(), .nearest.as_deref()))]
     UnknownKind {
         /// What was typed or written.
         word: String,
+        /// Why a kind of Kubernetes is not there.
+        why: Option<String>,
         /// The kind that looks most like it.
         nearest: Option<String>,
     },
@@ -122,5 +124,14 @@ impl ClientError {
     #[must_use]
     pub(crate) fn is_conflict(&self) -> bool {
         matches!(self, Self::Refused { code: 409, .. })
+    }
+}
+
+/// What helps whoever named a kind that is not there.
+fn next(why: Option<&str>, nearest: Option<&str>) -> String {
+    match (why, nearest) {
+        (Some(why), _) => format!("; {why}"),
+        (None, Some(name)) => format!("; did you mean {name}?"),
+        (None, None) => String::new(),
     }
 }

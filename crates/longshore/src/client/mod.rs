@@ -20,6 +20,7 @@ mod logs;
 mod manifest;
 mod mark;
 mod merge;
+mod not_served;
 mod patch;
 mod select;
 mod session;

@@ -180,6 +180,12 @@ fn flags_that_changed_what_a_program_does_are_refused_with_their_successor() {
             "use --feature-gates=CSIVolumeGroupSnapshot=false",
         ),
         (
+            "snapshot-controller up to 7.0, with group snapshots",
+            "snapshot-controller",
+            "--v=5 --leader-election=true --enable-volume-group-snapshots=true",
+            "use --feature-gates=CSIVolumeGroupSnapshot=false or =true",
+        ),
+        (
             "charts of 2018",
             "csi-provisioner",
             "--csi-address=/csi/csi.sock --connection-timeout=15s",

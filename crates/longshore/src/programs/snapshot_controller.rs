@@ -27,6 +27,13 @@ use crate::process::unless_stopped;
 /// The lease that the official program takes, too.
 const LEASE: &str = "snapshot-controller-leader";
 
+/// Flags that snapshot-controller once had, and what replaced them.
+const REMOVED: &[(&str, &str)] = &[GROUPS_BY_FLAG];
+
+/// The flag by which the snapshot programs once took group snapshots on.
+pub(super) const GROUPS_BY_FLAG: (&str, &str) =
+    ("enable-volume-group-snapshots", "use --feature-gates=CSIVolumeGroupSnapshot=false or =true");
+
 /// The kinds without which there is nothing to do.
 const KINDS: [&str; 3] =
     [VolumeSnapshot::KIND, VolumeSnapshotClass::KIND, VolumeSnapshotContent::KIND];
@@ -79,7 +86,7 @@ impl Program for Config {
     const SUMMARY: &'static str =
         "Bind snapshots to what drivers have taken (as snapshot-controller)";
     const EXAMPLES: &'static str = "longshore snapshot-controller --leader-election -v=2";
-    const SYNTAX: Syntax = Syntax::GO;
+    const SYNTAX: Syntax = Syntax::Go { removed: REMOVED };
     const THREADS: Threads = Threads::One;
     const RBAC: &'static [&'static str] =
         &["rbac/snapshot-controller.yaml", "rbac/leader-election.yaml"];
@@ -192,7 +199,7 @@ mod tests {
     use crate::cli::testing::flags;
 
     fn config(line: &str) -> Result<Config, String> {
-        let mut flags: Flags = flags(line, &[])?;
+        let mut flags: Flags = flags(line, REMOVED)?;
         flags.environment = Environment::default();
         Config::from_flags(flags).map_err(|error| error.to_string())
     }
@@ -228,6 +235,7 @@ mod tests {
             ("--csi-address=/x", "--csi-address"),
             ("--worker-threads=0", "--worker-threads"),
             ("--retry-interval-start=10m", "retry-interval"),
+            ("--enable-volume-group-snapshots=true", "use --feature-gates=CSIVolumeGroupSnapshot"),
             ("--feature-gates=Topology=true", "there is no feature gate `Topology`"),
         ] {
             let sentence = config(line).expect_err(line);

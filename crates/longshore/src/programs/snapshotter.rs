@@ -11,15 +11,13 @@ use longshore_core::provision::DriverCapabilities;
 
 use super::sidecar::{self, Controller, Reached, Ready, SidecarFlags, Unable, alone, read_gates};
 use super::sidecars::{Included, Member};
+use super::snapshot_controller::GROUPS_BY_FLAG;
 use crate::cli::{Program, Syntax, Threads};
 use crate::flags::{CommonFlags, CsiFlags, Gate, Logging, Throttle, UsageError, gates_help};
 
 /// Flags that csi-snapshotter once had, and what replaced them.
-const REMOVED: &[(&str, &str)] = &[
-    ("enable-volume-group-snapshots", "use --feature-gates=CSIVolumeGroupSnapshot=false or =true"),
-    sidecar::NO_CONNECTION_TIMEOUT,
-    sidecar::NO_ELECTION_TYPE,
-];
+const REMOVED: &[(&str, &str)] =
+    &[GROUPS_BY_FLAG, sidecar::NO_CONNECTION_TIMEOUT, sidecar::NO_ELECTION_TYPE];
 
 /// Flags of `longshore snapshotter`, named as csi-snapshotter names them.
 #[derive(Debug, Clone, clap::Args)]

@@ -144,7 +144,18 @@ pub(crate) const REASONS: &[Reason] = &[
         "the pod's shim, which runs its containers, cannot be started",
     ),
     reason("Started", POD, NORMAL, "a container was started"),
-    reason("NotEnforced", POD, "Normal, Warning", "fields of the pod that this node passes over"),
+    reason(
+        "NotEnforced",
+        POD,
+        WARNING,
+        "fields of the pod that this node, or the scheduler of `up`, passes over",
+    ),
+    reason(
+        "DeadlineExceeded",
+        POD,
+        WARNING,
+        "the pod was active for longer than its `activeDeadlineSeconds`; it failed",
+    ),
     reason("Evicted", POD, WARNING, "an `emptyDir` outgrew its limit, or the pod was evicted"),
     reason(
         "UnsupportedPodSpec",

@@ -13,7 +13,7 @@ mod session;
 
 use std::{collections::BTreeMap, path::Path, process::Command, time::Instant};
 
-use longshore_testing::{Need, need};
+use longshore_testing::{Need, need, report};
 use page::{Block, Mark, blocks, pages, root};
 use session::Session;
 
@@ -49,7 +49,7 @@ fn every_block_says_how_it_is_checked() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     for (mark, count) in count {
-        println!("docs: {:<14} {count:>3} blocks", mark.name());
+        report(&format!("docs: {:<14} {count:>3} blocks", mark.name()));
     }
 }
 
@@ -167,7 +167,7 @@ fn pages_do_as_they_say() {
             Ok(0) => {}
             Ok(commands) => {
                 let took = began.elapsed().as_secs_f32();
-                println!("docs: {page}: {commands} commands as written, {took:.1} s");
+                report(&format!("docs: {page}: {commands} commands as written, {took:.1} s"));
             }
             Err(error) => failed.push(error),
         }

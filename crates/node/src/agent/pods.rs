@@ -97,12 +97,11 @@ impl PodLoop {
         }
         for uid in found {
             if !self.workers.lock().contains_key(&uid) {
+                // Its name went with the object; its directory tells people what it was.
                 let span = pass_span("pod", &Subject::key(&uid), 1);
+                let dir = self.deps.paths.pod(&uid);
                 span.in_scope(|| {
-                    longshore_cluster::log_process!(
-                        uid = uid.as_str(),
-                        "pod directory without a pod"
-                    )
+                    longshore_cluster::log_process!(dir = %dir.display(), "pod directory without a pod")
                 });
                 let end = end_orphan(self.deps.clone(), uid);
                 self.tasks.lock().spawn(end.instrument(span));
@@ -189,7 +188,7 @@ async fn end_orphan(deps: Arc<PodDeps>, uid: Uid) {
         Ok(Some(shim)) => shim.quit().await,
         Ok(None) => {}
         Err(error) => {
-            tracing::warn!(uid = uid.as_str(), %error, "cannot reach the shim of a deleted pod")
+            tracing::warn!(dir = %dir.display(), %error, "cannot reach the shim of a deleted pod")
         }
     }
     kill_leftovers(&dir).await;
@@ -198,7 +197,7 @@ async fn end_orphan(deps: Arc<PodDeps>, uid: Uid) {
     deps.volumes.remove_pod(&uid);
     deps.volumes.wait_unmounted(&uid, &volumes).await;
     if let Err(error) = remove_pod_dir(&dir) {
-        tracing::warn!(uid = uid.as_str(), %error, "cannot remove the directory of a deleted pod");
+        tracing::warn!(dir = %dir.display(), %error, "cannot remove the directory of a deleted pod");
     }
 }
 
@@ -230,6 +229,6 @@ async fn mount_only(
     let volumes = deps.volumes.let_go(&pod);
     deps.volumes.wait_unmounted(&uid, &volumes).await;
     if let Err(error) = remove_pod_dir(&deps.paths.pod(&uid)) {
-        tracing::warn!(uid = uid.as_str(), %error, "cannot remove the pod directory");
+        tracing::warn!(pod = %pod.metadata.key(), %error, "cannot remove the pod directory");
     }
 }

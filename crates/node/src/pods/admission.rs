@@ -155,9 +155,14 @@ pub(crate) fn seccomp(pod: &Pod, container: &Container) -> Result<Seccomp, Unsup
 /// What the pod asks for or would have and does not get, in words; `None` when there is nothing.
 /// `no_cgroup` is why its processes cannot be counted.
 pub(crate) fn not_enforced(pod: &Pod, no_cgroup: Option<&str>) -> Option<String> {
-    let has_limits = |one: &Container| {
-        let resources = one.resources.as_ref().and_then(serde_json::Value::as_object);
+    let has_limits = |resources: &Option<serde_json::Value>| {
+        let resources = resources.as_ref().and_then(serde_json::Value::as_object);
         resources.is_some_and(|resources| !resources.is_empty())
+    };
+    let propagates = |one: &Container| {
+        // Mounts of the host are seen in every container; those of a container stay in it.
+        let mut mounts = one.volume_mounts.iter();
+        mounts.any(|mount| mount.mount_propagation.as_deref() == Some("Bidirectional"))
     };
     let has_probes = |one: &Container| {
         one.liveness_probe.is_some() || one.readiness_probe.is_some() || one.startup_probe.is_some()
@@ -167,7 +172,12 @@ pub(crate) fn not_enforced(pod: &Pod, no_cgroup: Option<&str>) -> Option<String>
         || all(pod).any(|one| one.security_context.se_linux_options.is_some());
     let parts = [
         ("ports", all(pod).any(|one| !one.ports.is_empty())),
-        ("resource requests and limits", all(pod).any(has_limits)),
+        (
+            "resource requests and limits",
+            has_limits(&spec.resources) || all(pod).any(|one| has_limits(&one.resources)),
+        ),
+        ("resourceClaims", !spec.resource_claims.is_empty()),
+        ("mountPropagation: Bidirectional", all(pod).any(propagates)),
         ("probes", all(pod).any(has_probes)),
         ("lifecycle hooks", all(pod).any(|one| one.lifecycle.is_some())),
         ("SELinux labels of processes", labels),
@@ -212,6 +222,22 @@ mod tests {
         assert_eq!(
             not_enforced(&pod(asked), None).as_deref(),
             Some("ports, resource requests and limits, probes")
+        );
+        let mount = |kind: &str| {
+            json!({"name": "c", "volumeMounts": [
+                {"name": "v", "mountPath": "/v", "mountPropagation": kind}]})
+        };
+        assert_eq!(not_enforced(&pod(mount("None")), None), None);
+        assert_eq!(
+            not_enforced(&pod(mount("Bidirectional")), None).as_deref(),
+            Some("mountPropagation: Bidirectional")
+        );
+        let mut devices = pod(json!({"name": "c"}));
+        devices.spec.resource_claims = vec![json!({"name": "gpu"})];
+        devices.spec.resources = Some(json!({"limits": {"cpu": "1"}}));
+        assert_eq!(
+            not_enforced(&devices, None).as_deref(),
+            Some("resource requests and limits, resourceClaims")
         );
         let hooked = json!({"name": "c", "lifecycle": {"preStop": {}},
             "securityContext": {"seLinuxOptions": {"level": "s0"}}});

@@ -62,10 +62,15 @@ impl Worker {
         self.event(EventType::Warning, "Evicted", text);
         self.rejected = true;
         self.finish().await;
+        self.report_failed("Evicted", text).await;
+    }
+
+    /// Reports a pod whose containers the node has ended as failed, until the API takes it.
+    pub(super) async fn report_failed(&mut self, reason: &str, text: &str) {
         let next = self.decide(true);
         let mut status = self.status(&next);
         status["phase"] = "Failed".into();
-        status["reason"] = "Evicted".into();
+        status["reason"] = reason.into();
         status["message"] = text.into();
         status["startTime"] =
             clock::seconds(self.pod.status.start_time.unwrap_or(self.since)).into();
@@ -73,7 +78,7 @@ impl Worker {
             match self.patch_status(&status).await {
                 Ok(()) => return,
                 Err(error) if error.is_not_found() => return,
-                Err(error) => tracing::warn!(%error, "cannot report the eviction yet"),
+                Err(error) => tracing::warn!(%error, "cannot report yet that the pod failed"),
             }
             if self.stop_reason().is_some() {
                 return;

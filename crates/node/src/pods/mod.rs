@@ -3,6 +3,7 @@
 mod admission;
 mod api_files;
 pub mod cgroups;
+mod deadline;
 mod descriptor;
 mod downward;
 pub(crate) mod environment;

@@ -153,6 +153,8 @@ fn conditions(facts: &Facts<'_>, ready: bool) -> Value {
         Phase::Pending | Phase::Running => None,
     };
     let not_ready = over.unwrap_or("ContainersNotReady");
+    let present = &facts.pod.status.conditions;
+    let closed_gate = closed_gate(facts.pod);
     let initialized = facts.next.initialized;
     let init_reason = over.unwrap_or("ContainersNotInitialized");
     let ours = [
@@ -161,10 +163,17 @@ fn conditions(facts: &Facts<'_>, ready: bool) -> Value {
             initialized,
             if initialized { over.unwrap_or_default() } else { init_reason },
         ),
-        ("Ready", ready, if ready { "" } else { not_ready }),
+        (
+            "Ready",
+            ready && closed_gate.is_none(),
+            match &closed_gate {
+                _ if !ready => not_ready,
+                Some(_) => GATES_NOT_READY,
+                None => "",
+            },
+        ),
         ("ContainersReady", ready, if ready { "" } else { not_ready }),
     ];
-    let present = &facts.pod.status.conditions;
     let foreign = present.iter().filter(|one| ours.iter().all(|(kind, ..)| one.kind != *kind));
     let mut all: Vec<Value> = foreign.map(keep).collect();
     for (kind, holds, reason) in ours {
@@ -176,9 +185,33 @@ fn conditions(facts: &Facts<'_>, ready: bool) -> Value {
         if !reason.is_empty() {
             one["reason"] = reason.into();
         }
+        if let Some(gate) = closed_gate.as_ref().filter(|_| reason == GATES_NOT_READY) {
+            one["message"] = gate.as_str().into();
+        }
         all.push(one);
     }
     all.into()
+}
+
+const GATES_NOT_READY: &str = "ReadinessGatesNotReady";
+
+/// What is missing of the pod's readiness gates, in kubelet's words; `None` when all are open.
+fn closed_gate(pod: &Pod) -> Option<String> {
+    let missing = pod.spec.readiness_gates.iter().filter_map(|gate| {
+        let kind = &gate.condition_type;
+        match pod.status.conditions.iter().find(|one| one.kind == *kind) {
+            None => Some(format!(
+                "corresponding condition of pod readiness gate \"{kind}\" does not exist."
+            )),
+            Some(one) if one.status != "True" => Some(format!(
+                "the status of pod readiness gate \"{kind}\" is not \"True\", but {}",
+                one.status
+            )),
+            Some(_) => None,
+        }
+    });
+    let missing: Vec<String> = missing.collect();
+    (!missing.is_empty()).then(|| missing.join(", "))
 }
 
 fn keep(one: &Condition) -> Value {

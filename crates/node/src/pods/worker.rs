@@ -23,6 +23,7 @@ use tokio::time::Instant;
 
 use super::admission;
 use super::cgroups::Cgroups;
+use super::deadline;
 use super::environment::{StartError, environment};
 use super::evict::Measuring;
 use super::hidden::hidden_dirs;
@@ -159,7 +160,7 @@ impl Worker {
         {
             let text =
                 format!("this node runs pods as host processes and does not enforce: {parts}");
-            self.event(EventType::Normal, "NotEnforced", &text);
+            self.event(EventType::Warning, "NotEnforced", &text);
         }
         let refusal = admission::foreign_image(&self.pod).filter(|_| !self.deps.run_any_image);
         let Some(text) = refusal else { return false };
@@ -218,6 +219,10 @@ impl Worker {
                     }
                 }
                 () = self.refreshing.due(), if self.volumes.is_some() => self.refresh_files().await,
+                () = until(deadline::at_ms(&self.pod, self.since)) => {
+                    self.end_at_deadline().await;
+                    return self.wait_for_stop().await;
+                }
                 () = changed(self.shim_view.as_mut()) => {}
                 () = until(next.wake_at_ms) => {}
                 () = tokio::time::sleep(RETRY), if self.waiting.reason == "CreateContainerConfigError" => {}
@@ -507,7 +512,7 @@ impl Worker {
         }
     }
 
-    async fn stop_containers(&mut self, stop: Stop) {
+    pub(super) async fn stop_containers(&mut self, stop: Stop) {
         if self.shim.is_none() {
             match ShimClient::adopt(&self.dir()).await {
                 Ok(shim) => self.shim = shim,

@@ -112,7 +112,7 @@ impl VolumeManager {
             self.deps.metrics.forced.inc();
             match force_clean(&one.dir) {
                 Ok(()) => tracing::warn!(
-                    uid = one.uid.as_str(),
+                    dir = %one.dir.display(),
                     volume = one.name,
                     "unmounted without its driver: its metadata was lost"
                 ),

@@ -306,12 +306,34 @@ pub struct Toleration {
     pub effect: String,
 }
 
-/// Required node affinity; preferences are not read.
+/// Affinity to nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeAffinity {
     /// Must hold at scheduling.
     pub required_during_scheduling_ignored_during_execution: Option<NodeSelector>,
+    /// Preferences, raw: only their presence matters.
+    #[serde(deserialize_with = "nullable")]
+    pub preferred_during_scheduling_ignored_during_execution: Vec<serde_json::Value>,
+}
+
+/// Affinity to other pods, raw: only its presence matters.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodAffinity {
+    #[serde(deserialize_with = "nullable")]
+    pub required_during_scheduling_ignored_during_execution: Vec<serde_json::Value>,
+    #[serde(deserialize_with = "nullable")]
+    pub preferred_during_scheduling_ignored_during_execution: Vec<serde_json::Value>,
+}
+
+impl PodAffinity {
+    /// Whether it says anything.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.required_during_scheduling_ignored_during_execution.is_empty()
+            && self.preferred_during_scheduling_ignored_during_execution.is_empty()
+    }
 }
 
 /// Affinity of a pod.
@@ -319,6 +341,16 @@ pub struct NodeAffinity {
 #[serde(rename_all = "camelCase", default)]
 pub struct Affinity {
     pub node_affinity: Option<NodeAffinity>,
+    pub pod_affinity: Option<PodAffinity>,
+    pub pod_anti_affinity: Option<PodAffinity>,
+}
+
+/// A condition of the pod that another program sets.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ReadinessGate {
+    /// Its type.
+    pub condition_type: String,
 }
 
 /// What a pod is told.
@@ -386,6 +418,19 @@ pub struct PodSpec {
     pub host_aliases: Vec<serde_json::Value>,
     /// Name service, raw: only its presence matters.
     pub dns_config: Option<serde_json::Value>,
+    /// How long the pod may be active on its node.
+    pub active_deadline_seconds: Option<i64>,
+    /// Conditions of others without which the pod is not ready.
+    #[serde(deserialize_with = "nullable")]
+    pub readiness_gates: Vec<ReadinessGate>,
+    /// Devices, raw: only their presence matters.
+    #[serde(deserialize_with = "nullable")]
+    pub resource_claims: Vec<serde_json::Value>,
+    /// Limits and requests of the pod as a whole, raw: only their presence matters.
+    pub resources: Option<serde_json::Value>,
+    /// How pods are spread over nodes, raw: only its presence matters.
+    #[serde(deserialize_with = "nullable")]
+    pub topology_spread_constraints: Vec<serde_json::Value>,
 }
 
 /// How a pod stands. Container statuses stay raw: only the node writes them.

@@ -10,8 +10,8 @@ use longshore_cluster::Api;
 use longshore_controllers::resize::{Abilities, Expander};
 use longshore_core::model::{
     Quantity,
-    keys::embedded,
-    kinds::{CsiNode, StorageClass},
+    keys::{annotations, embedded},
+    kinds::{CsiNode, StorageClass, VolumeSnapshotClass},
 };
 use longshore_csi::{Client, ConnectOptions, Options, capabilities::NodeCapability};
 use serde_json::json;
@@ -20,7 +20,7 @@ use super::{
     calls::{Calls, SeenCall},
     display::Display,
     instance::Instance,
-    life::{self, Life},
+    life::{self, Life, When},
 };
 
 /// How long the driver may take to answer for the first time, and for each call about itself.
@@ -48,6 +48,7 @@ struct Described {
     stages: bool,
     /// On the controller or on nodes.
     expands: bool,
+    snapshots: bool,
 }
 
 impl Foreign {
@@ -107,6 +108,7 @@ impl Foreign {
             expands: Abilities::ask(&csi, PATIENCE)
                 .await
                 .is_ok_and(|able| able.expander != Expander::Nobody),
+            snapshots: driver.capabilities.create_delete_snapshot,
             name,
         };
         let text = format!("{} answers on {socket}", described.name);
@@ -122,7 +124,7 @@ impl Foreign {
         let api = &instance.api;
         display.step("node", life::node_ready(api)).await?;
         display.step("register", registered(api, &driver.name)).await?;
-        display.step("class", self.make_class(api, &driver.name)).await?;
+        display.step("class", self.make_classes(api, driver)).await?;
         if !driver.attaches {
             display.skipped("attach", "the driver has no PUBLISH_UNPUBLISH_VOLUME");
         }
@@ -133,10 +135,14 @@ impl Foreign {
         if !driver.expands {
             display.skipped("expand", "the driver has no EXPAND_VOLUME");
         }
+        if !driver.snapshots {
+            display.skipped("snapshot", "the driver has no CREATE_DELETE_SNAPSHOT");
+        }
+        let snapshots = driver.snapshots.then_some(When::Idle);
         let grows_to = driver.expands.then_some(larger.as_str());
         let gone = "claim and volume are gone";
         let size = &self.size;
-        let life = Life { class: CLASS, size, grows_to, snapshots: false, gone };
+        let life = Life { class: CLASS, size, grows_to, snapshots, gone };
         life.walk(api, display).await
     }
 
@@ -146,17 +152,28 @@ impl Foreign {
         Ok(Quantity::from_bytes(size.bytes().saturating_mul(2)).to_string())
     }
 
-    async fn make_class(&self, api: &Api, driver: &str) -> Result<((), String)> {
+    async fn make_classes(&self, api: &Api, driver: &Described) -> Result<((), String)> {
+        let name = driver.name.as_str();
         let parameters: serde_json::Map<_, _> =
             self.parameters.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
         let object = json!({
             "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
-            "metadata": {"name": CLASS}, "provisioner": driver, "parameters": parameters,
+            "metadata": {"name": CLASS}, "provisioner": name, "parameters": parameters,
             "reclaimPolicy": "Delete", "volumeBindingMode": "WaitForFirstConsumer",
             "allowVolumeExpansion": true,
         });
         api.create::<StorageClass>(&object).await?;
-        Ok(((), format!("class {CLASS} of {driver}")))
+        if driver.snapshots {
+            let object = json!({
+                "metadata": {
+                    "name": CLASS,
+                    "annotations": {(annotations::SNAPSHOT_IS_DEFAULT_CLASS): "true"},
+                },
+                "driver": name, "deletionPolicy": "Delete",
+            });
+            api.create::<VolumeSnapshotClass>(&object).await?;
+        }
+        Ok(((), format!("class {CLASS} of {name}")))
     }
 }
 

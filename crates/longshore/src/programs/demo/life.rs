@@ -35,10 +35,25 @@ pub(super) async fn walk(instance: &Instance, display: &mut Display) -> Result<(
     display.step("node", node_ready(api)).await?;
     for class in ["longshore-local", "longshore-shared"] {
         let gone = "claim, volume and image file are gone";
-        let life = Life { class, size: "16Mi", grows_to: Some("32Mi"), snapshots: true, gone };
+        let life = Life {
+            class,
+            size: "16Mi",
+            grows_to: Some("32Mi"),
+            snapshots: Some(When::InUse),
+            gone,
+        };
         life.walk(api, display).await?;
     }
     Ok(())
+}
+
+/// When a snapshot is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum When {
+    /// While the first pod writes.
+    InUse,
+    /// Between two pods: every driver that takes snapshots can do that.
+    Idle,
 }
 
 /// One volume's life.
@@ -48,8 +63,8 @@ pub(super) struct Life<'a> {
     pub size: &'a str,
     /// What it asks for later, while its first pod writes.
     pub grows_to: Option<&'a str>,
-    /// Whether a snapshot is taken while its first pod writes, and restored.
-    pub snapshots: bool,
+    /// When a snapshot is taken that is restored later.
+    pub snapshots: Option<When>,
     /// What is said at its end.
     pub gone: &'a str,
 }
@@ -65,20 +80,25 @@ impl Life<'_> {
         display.step("write", start_writer(api, &writer, &claim)).await?;
         let volume = display.step("volume", bound_volume(api, &claim)).await?;
         let snapshot = ObjectKey::new("default", format!("{class}-snapshot"));
-        if self.snapshots {
-            display.step("snapshot", take_snapshot(api, &snapshot, &claim)).await?;
+        if self.snapshots == Some(When::InUse) {
+            let taken = take_snapshot(api, &snapshot, &claim, "while the pod writes");
+            display.step("snapshot", taken).await?;
         }
         if let Some(size) = self.grows_to {
             display.step("expand", expand(api, &claim, size)).await?;
         }
         let gone = delete_and_wait::<Pod>(api, &writer, "the first pod is gone, the data stays");
         display.step("unmount", gone).await?;
+        if self.snapshots == Some(When::Idle) {
+            let taken = take_snapshot(api, &snapshot, &claim, "while no pod has the volume");
+            display.step("snapshot", taken).await?;
+        }
         let reader = ObjectKey::new("default", format!("{class}-reader"));
         display.step("read", self.read(api, &reader, &claim)).await?;
         display
             .step("unmount", delete_and_wait::<Pod>(api, &reader, "the second pod is gone"))
             .await?;
-        if self.snapshots {
+        if self.snapshots.is_some() {
             display.step("restore", self.restore(api, &snapshot)).await?;
         }
         display.step("delete", delete_claim(api, &claim, &volume, self.gone)).await
@@ -94,8 +114,9 @@ impl Life<'_> {
         api.create::<Claim>(&object).await?;
         let pod = ObjectKey::new("default", format!("{}-restored", self.class));
         run_pod(api, &pod, &claim, READER, "").await?;
+        let (volume, _) = bound_volume(api, &claim).await?;
         delete_and_wait::<Pod>(api, &pod, "").await?;
-        delete_and_wait::<Claim>(api, &claim, "").await?;
+        delete_claim(api, &claim, &volume, "").await?;
         delete_and_wait::<VolumeSnapshot>(api, snapshot, "").await?;
         Ok(((), format!("a new claim of {size} from the snapshot: the checksum matches")))
     }
@@ -175,8 +196,13 @@ fn claim_object(key: &ObjectKey, class: &str, size: &str) -> Value {
     })
 }
 
-/// The volume is in use, and its pod goes on.
-async fn take_snapshot(api: &Api, key: &ObjectKey, claim: &ObjectKey) -> Result<((), String)> {
+/// Takes a snapshot of the default class of the volume's driver.
+async fn take_snapshot(
+    api: &Api,
+    key: &ObjectKey,
+    claim: &ObjectKey,
+    when: &str,
+) -> Result<((), String)> {
     let object = json!({
         "metadata": {"name": key.name, "namespace": key.namespace},
         "spec": {"source": {"persistentVolumeClaimName": claim.name}},
@@ -184,7 +210,7 @@ async fn take_snapshot(api: &Api, key: &ObjectKey, claim: &ObjectKey) -> Result<
     api.create::<VolumeSnapshot>(&object).await?;
     let ready = |snapshot: Option<&VolumeSnapshot>| snapshot.is_some_and(VolumeSnapshot::ready);
     wait_for::<VolumeSnapshot>(api, key, ready, "is ready").await?;
-    Ok(((), format!("snapshot {key}, while the pod writes")))
+    Ok(((), format!("snapshot {key}, {when}")))
 }
 
 /// Starts a pod that has written, and goes on writing.

@@ -196,8 +196,9 @@ impl Control {
             let provisioning = loops.provision(&driver.name, csi.clone(), None);
             let resizing = loops.resize_foreign(&driver.name, csi.clone());
             let snapshots = async {
-                if driver.capabilities.create_delete_snapshot {
-                    loops.snapshot(&driver.name, &driver.name, csi.clone(), None).await;
+                match driver.capabilities.create_delete_snapshot {
+                    true => loops.snapshot(&driver.name, &driver.name, csi.clone(), None).await,
+                    false => loops.serving.cannot(Server::Snapshotter(driver.name.clone())),
                 }
             };
             let attaching = async {
