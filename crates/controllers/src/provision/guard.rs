@@ -25,6 +25,9 @@ pub const INTENT_KIND: &str = "create-volume";
 /// More records than this do not wait to be deleted: after a crash each is looked into.
 const MOST_WAITING: usize = 5000;
 
+/// The most bytes that keys and values of a ConfigMap may have together.
+const MOST_BYTES: usize = 1 << 20;
+
 /// Why a plan was not written down.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NotRecorded {
@@ -32,6 +35,12 @@ pub(super) enum NotRecorded {
     Api(#[from] ApiError),
     #[error("an intent record is in the way, {record}: {source}")]
     Foreign { record: ObjectKey, source: ForeignRecord },
+    #[error(
+        "the intent record of claim {claim} would have {bytes} bytes, and a ConfigMap may have {MOST_BYTES}; the driver \
+         was not asked. Narrow the allowedTopologies of its class or shorten its parameters, or start the provisioner \
+         with --leak-guard=false"
+    )]
+    TooLarge { claim: ObjectKey, bytes: usize },
 }
 
 /// The name of the record for a claim.
@@ -143,7 +152,8 @@ impl Intents {
 
     /// Writes a plan down; returns the one of an earlier record that is in the way.
     pub(super) async fn begin(&self, plan: &Plan) -> Result<Option<Arc<Plan>>, NotRecorded> {
-        let exists = match self.api.create::<ConfigMap>(&self.record(plan)).await {
+        let record = self.record(plan)?;
+        let exists = match self.api.create::<ConfigMap>(&record).await {
             Ok(record) => {
                 self.records.assume(&record);
                 return Ok(None);
@@ -194,8 +204,14 @@ impl Intents {
         self.records.list().into_iter().filter_map(|record| self.plan_in(&record))
     }
 
-    fn record(&self, plan: &Plan) -> serde_json::Value {
+    fn record(&self, plan: &Plan) -> Result<serde_json::Value, NotRecorded> {
         let claim = &plan.claim;
+        let data = to_record(plan, self.cluster.as_ref());
+        let bytes: usize = data.iter().map(|(key, text)| key.len() + text.len()).sum();
+        if bytes > MOST_BYTES {
+            let claim = ObjectKey::new(claim.namespace.clone(), claim.name.clone());
+            return Err(NotRecorded::TooLarge { claim, bytes });
+        }
         let mut record = json!({
             "apiVersion": "v1",
             "kind": "ConfigMap",
@@ -210,11 +226,11 @@ impl Intents {
                     annotations::INTENT_CLAIM: format!("{}/{}", claim.namespace, claim.name),
                 },
             },
-            "data": to_record(plan, self.cluster.as_ref()),
+            "data": data,
         });
         if let Some(node) = &self.node {
             record["metadata"]["labels"][labels::INTENT_NODE] = json!(label_value(node));
         }
-        record
+        Ok(record)
     }
 }
