@@ -14,6 +14,7 @@ use longshore_core::{
     provision::{
         Plan,
         attempt::{ForeignRecord, check_cluster, from_record, to_record},
+        source::{Content, SourceKind},
     },
 };
 use parking_lot::Mutex;
@@ -25,8 +26,25 @@ pub const INTENT_KIND: &str = "create-volume";
 /// More records than this do not wait to be deleted: after a crash each is looked into.
 const MOST_WAITING: usize = 5000;
 
+/// The name of the index of records by what their volumes are filled from.
+const BY_SOURCE: &str = "intent-source";
+
 /// The most bytes that keys and values of a ConfigMap may have together.
 const MOST_BYTES: usize = 1 << 20;
+
+/// What the volume of a record is filled from. Only that is read, for the rest of a plan may be large.
+fn content_in(record: &ConfigMap) -> Option<Content> {
+    #[derive(serde::Deserialize)]
+    struct Filled {
+        content: Option<Content>,
+    }
+    let filled = |text: &String| serde_json::from_str::<Filled>(text).ok()?.content;
+    record.data.values().find_map(filled)
+}
+
+fn source_value(kind: SourceKind, key: &ObjectKey) -> String {
+    format!("{kind} {key}")
+}
 
 /// Why a plan was not written down.
 #[derive(Debug, thiserror::Error)]
@@ -91,6 +109,13 @@ impl Intents {
         cluster: Option<Uid>,
         recorder: Recorder,
     ) -> Self {
+        records.index(BY_SOURCE, |record: &ConfigMap| {
+            let content = content_in(record).into_iter();
+            let value = |content: Content| {
+                source_value(content.kind, &ObjectKey::new(content.namespace, content.name))
+            };
+            content.map(value).collect()
+        });
         Self {
             api,
             records,
@@ -199,9 +224,10 @@ impl Intents {
         deleted.optional().map(drop)
     }
 
-    /// All calls that have no outcome yet, as the watch shows them.
-    pub(super) fn plans(&self) -> impl Iterator<Item = Arc<Plan>> {
-        self.records.list().into_iter().filter_map(|record| self.plan_in(&record))
+    /// Whether a call has no outcome yet, as the watch shows it, that fills a volume from this object.
+    pub(super) fn is_begun_from(&self, kind: SourceKind, key: &ObjectKey) -> bool {
+        let records = self.records.by_index(BY_SOURCE, &source_value(kind, key));
+        records.iter().any(|record| self.plan_in(record).is_some())
     }
 
     fn record(&self, plan: &Plan) -> Result<serde_json::Value, NotRecorded> {
