@@ -128,7 +128,7 @@ impl ClientConfig {
                 HeaderValue::from_str(agent).map_err(|_| ConfigError::UserAgent(agent.clone()))?;
             config.headers.push((header::USER_AGENT, value));
         }
-        transport::client(config, keep_alive)
+        transport::client(&config, keep_alive)
             .map_err(|source| ConfigError::Client { origin, source })
     }
 

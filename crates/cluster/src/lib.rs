@@ -25,6 +25,7 @@ pub mod limit;
 mod lines;
 pub mod listen;
 mod managed_fields;
+mod proxy;
 pub mod queue;
 pub mod secrets;
 pub mod shutdown;

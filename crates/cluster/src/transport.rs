@@ -6,12 +6,16 @@
 
 use std::time::Duration;
 
+use hyper_rustls::builderstates::WantsProtocols1;
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::proxy::Tunnel;
+use hyper_util::client::legacy::connect::{Connect, HttpConnector};
 use hyper_util::client::legacy::{self, Client};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ClientBuilder, ConfigExt as _};
 use tower::{BoxError, ServiceBuilder};
+
+use crate::proxy::{self, Proxy};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -32,18 +36,34 @@ impl Default for KeepAlive {
 }
 
 /// Makes a client whose connections are watched.
-pub(crate) fn client(config: kube::Config, alive: KeepAlive) -> kube::Result<kube::Client> {
-    if config.proxy_url.is_some() {
-        return kube::Client::try_from(config);
+pub(crate) fn client(config: &kube::Config, alive: KeepAlive) -> kube::Result<kube::Client> {
+    let tls = tls(config)?.enable_http1().enable_http2();
+    match proxy::of(config).map_err(service_error)? {
+        None => over(config, alive, tls.wrap_connector(tcp(config, alive))),
+        Some(proxy) => over(config, alive, tls.wrap_connector(tunnel(config, alive, proxy))),
     }
-    let client: Client<_, Body> = builder(alive).build(connector(&config, alive)?);
+}
+
+fn over<C>(
+    config: &kube::Config,
+    alive: KeepAlive,
+    connector: HttpsConnector<C>,
+) -> kube::Result<kube::Client>
+where
+    HttpsConnector<C>: Connect + Clone + Send + Sync + 'static,
+{
+    let client: Client<_, Body> = builder(alive).build(connector);
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
         .map_err(BoxError::from)
         .service(client);
-    Ok(ClientBuilder::new(service, config.default_namespace).build())
+    Ok(ClientBuilder::new(service, config.default_namespace.clone()).build())
+}
+
+fn service_error(error: impl Into<BoxError>) -> kube::Error {
+    kube::Error::Service(error.into())
 }
 
 fn builder(alive: KeepAlive) -> legacy::Builder {
@@ -57,10 +77,7 @@ fn builder(alive: KeepAlive) -> legacy::Builder {
     builder
 }
 
-fn connector(
-    config: &kube::Config,
-    alive: KeepAlive,
-) -> kube::Result<HttpsConnector<HttpConnector>> {
+fn tcp(config: &kube::Config, alive: KeepAlive) -> HttpConnector {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
@@ -70,13 +87,37 @@ fn connector(
     tcp.set_keepalive_interval(Some((alive.timeout / 3).max(SECOND)));
     tcp.set_keepalive_retries(Some(3));
     tcp.set_tcp_user_timeout(Some(alive.interval));
-    let mut tls = HttpsConnectorBuilder::new()
+    tcp
+}
+
+/// A connection through a proxy: the kernel watches the way to it, pings the way to the server.
+fn tunnel(config: &kube::Config, alive: KeepAlive, proxy: Proxy) -> Tunnel<HttpConnector> {
+    let tunnel = Tunnel::new(proxy.address, tcp(config, alive));
+    match proxy.auth {
+        Some(auth) => tunnel.with_auth(auth),
+        None => tunnel,
+    }
+}
+
+fn tls(config: &kube::Config) -> kube::Result<HttpsConnectorBuilder<WantsProtocols1>> {
+    let tls = HttpsConnectorBuilder::new()
         .with_tls_config(config.rustls_client_config()?)
         .https_or_http();
-    if let Some(name) = &config.tls_server_name {
-        let name =
-            name.clone().try_into().map_err(|source| kube::Error::Service(Box::new(source)))?;
-        tls = tls.with_server_name_resolver(FixedServerNameResolver::new(name));
+    let Some(name) = &config.tls_server_name else { return Ok(tls) };
+    let name = name.clone().try_into().map_err(|source| kube::Error::Service(Box::new(source)))?;
+    Ok(tls.with_server_name_resolver(FixedServerNameResolver::new(name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every way to notice has its end by then.
+    #[test]
+    fn a_dead_connection_is_noticed_within_45_s() {
+        let alive = KeepAlive::default();
+        assert_eq!(alive.interval + alive.timeout, Duration::from_secs(45), "by pings");
+        assert!(alive.interval < Duration::from_secs(45), "by bytes that stay unacknowledged");
+        assert!(alive.interval / 2 + alive.timeout < Duration::from_secs(45), "by probes");
     }
-    Ok(tls.enable_http1().enable_http2().wrap_connector(tcp))
 }

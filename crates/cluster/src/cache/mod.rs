@@ -276,6 +276,12 @@ impl<T: Cacheable> Cache<T> {
         self.inner.store.read().one_of_each(name)
     }
 
+    /// How many objects the index finds under `value`.
+    #[must_use]
+    pub fn count_indexed(&self, name: &str, value: &str) -> usize {
+        self.inner.store.read().count_indexed(name, value)
+    }
+
     /// Whether the index finds anything under `value`.
     #[must_use]
     pub fn has_indexed(&self, name: &str, value: &str) -> bool {

@@ -43,8 +43,8 @@ enum Step {
     List { streaming: bool },
     /// Watch on from this version.
     Watch { version: String },
-    /// Ask whether the server, which was away, still has this version: a restored one waits in
-    /// silence until its versions have caught up, and never tells what differs.
+    /// Ask whether the server, whose watch has ended, still has this version: a restored one waits
+    /// in silence until its versions have caught up, and never tells what differs.
     Confirm { version: String },
 }
 
@@ -223,7 +223,8 @@ impl<T: Cacheable> Reflector<T> {
                 Ok(None) => {
                     let short = started.elapsed() < Duration::from_secs(1);
                     let error = short.then(|| cut(&lines, "the watch ended right after its start"));
-                    return (Step::Watch { version }, error);
+                    // A server that is restored ends its watches as cleanly as one whose time is up.
+                    return (Step::Confirm { version }, error);
                 }
                 Err(e) => Err(e),
             };

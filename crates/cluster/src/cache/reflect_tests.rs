@@ -144,13 +144,15 @@ async fn a_closed_watch_goes_on_from_the_last_bookmark() {
     let (cache, _log) = server.start();
     feed.send(list_end(7)).expect("open");
     cache.synced().await;
+    server.then(Play::Respond(json!({"metadata": {"resourceVersion": "42"}, "items": []})));
     let again = server.stream();
     let bookmark = json!({"metadata": {"resourceVersion": "42"}});
     feed.send(event("BOOKMARK", &bookmark)).expect("open");
     drop(feed);
     again.send(event("ADDED", &object("a", 43))).expect("open");
     eventually("the second watch is read", || cache.len() == 1).await;
-    assert!(server.query(1).contains("resourceVersion=42"), "{}", server.query(1));
+    assert_eq!(server.query(1), "limit=1", "whether the server was set back");
+    assert!(server.query(2).contains("resourceVersion=42"), "{}", server.query(2));
 }
 
 /// 410 as an event: list again, and notify of what vanished in between.
@@ -277,6 +279,31 @@ async fn a_server_that_was_set_back_is_listed_again() {
         log.take(),
         ["Applied(ns/kept @4)", "Applied(ns/back @6)", "Deleted(ns/vanished @8)"]
     );
+}
+
+/// The same where the server is back before anything is refused, and where its watch ended when its
+/// time was up.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_was_set_back_between_two_watches_is_listed_again() {
+    for held in [Duration::from_secs(20), WATCH_TIMEOUT] {
+        let server = Server::default();
+        let before = server.stream();
+        let (cache, log) = server.start();
+        for (name, version) in [("kept", 5), ("vanished", 8)] {
+            before.send(event("ADDED", &object(name, version))).expect("open");
+        }
+        before.send(list_end(9)).expect("open");
+        cache.synced().await;
+        log.take();
+        server.then(Play::Respond(json!({"metadata": {"resourceVersion": "6"}, "items": []})));
+        let restored = server.stream();
+        tokio::time::advance(held).await;
+        drop(before);
+        restored.send(event("ADDED", &object("kept", 4))).expect("open");
+        restored.send(list_end(6)).expect("open");
+        eventually("the cache is what the server has", || log.0.lock().len() == 2).await;
+        assert_eq!(log.take(), ["Applied(ns/kept @4)", "Deleted(ns/vanished @8)"], "{held:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -87,6 +87,11 @@ impl<T: HasMeta> Store<T> {
         index.keys.values().filter_map(|keys| self.get(keys.first()?)).collect()
     }
 
+    pub(super) fn count_indexed(&self, name: &str, value: &str) -> usize {
+        let keys = self.indexes.get(name).and_then(|index| index.keys.get(value));
+        keys.map_or(0, BTreeSet::len)
+    }
+
     pub(super) fn has_indexed(&self, name: &str, value: &str) -> bool {
         self.indexes.get(name).is_some_and(|index| index.keys.contains_key(value))
     }

@@ -97,9 +97,6 @@ impl CsiProvisioner {
 
     /// Whether an intent tells of a call that fills a volume from this object.
     pub(super) fn is_begun_from(&self, kind: SourceKind, key: &ObjectKey) -> bool {
-        let Some(intents) = &self.intents else { return false };
-        intents.plans().filter_map(|plan| plan.content.clone()).any(|content| {
-            content.kind == kind && content.namespace == key.namespace && content.name == key.name
-        })
+        self.intents.as_ref().is_some_and(|intents| intents.is_begun_from(kind, key))
     }
 }

@@ -14,6 +14,7 @@ use longshore_core::{
     provision::{
         Plan,
         attempt::{ForeignRecord, check_cluster, from_record, to_record},
+        source::{Content, SourceKind},
     },
 };
 use parking_lot::Mutex;
@@ -25,6 +26,26 @@ pub const INTENT_KIND: &str = "create-volume";
 /// More records than this do not wait to be deleted: after a crash each is looked into.
 const MOST_WAITING: usize = 5000;
 
+/// The name of the index of records by what their volumes are filled from.
+const BY_SOURCE: &str = "intent-source";
+
+/// The most bytes that keys and values of a ConfigMap may have together.
+const MOST_BYTES: usize = 1 << 20;
+
+/// What the volume of a record is filled from. Only that is read, for the rest of a plan may be large.
+fn content_in(record: &ConfigMap) -> Option<Content> {
+    #[derive(serde::Deserialize)]
+    struct Filled {
+        content: Option<Content>,
+    }
+    let filled = |text: &String| serde_json::from_str::<Filled>(text).ok()?.content;
+    record.data.values().find_map(filled)
+}
+
+fn source_value(kind: SourceKind, key: &ObjectKey) -> String {
+    format!("{kind} {key}")
+}
+
 /// Why a plan was not written down.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NotRecorded {
@@ -32,6 +53,12 @@ pub(super) enum NotRecorded {
     Api(#[from] ApiError),
     #[error("an intent record is in the way, {record}: {source}")]
     Foreign { record: ObjectKey, source: ForeignRecord },
+    #[error(
+        "the intent record of claim {claim} would have {bytes} bytes, and a ConfigMap may have {MOST_BYTES}; the driver \
+         was not asked. Narrow the allowedTopologies of its class or shorten its parameters, or start the provisioner \
+         with --leak-guard=false"
+    )]
+    TooLarge { claim: ObjectKey, bytes: usize },
 }
 
 /// The name of the record for a claim.
@@ -82,6 +109,13 @@ impl Intents {
         cluster: Option<Uid>,
         recorder: Recorder,
     ) -> Self {
+        records.index(BY_SOURCE, |record: &ConfigMap| {
+            let content = content_in(record).into_iter();
+            let value = |content: Content| {
+                source_value(content.kind, &ObjectKey::new(content.namespace, content.name))
+            };
+            content.map(value).collect()
+        });
         Self {
             api,
             records,
@@ -150,7 +184,8 @@ impl Intents {
 
     /// Writes a plan down; returns the one of an earlier record that is in the way.
     pub(super) async fn begin(&self, plan: &Plan) -> Result<Option<Arc<Plan>>, NotRecorded> {
-        let exists = match self.api.create::<ConfigMap>(&self.record(plan)).await {
+        let record = self.record(plan)?;
+        let exists = match self.api.create::<ConfigMap>(&record).await {
             Ok(record) => {
                 self.records.assume(&record);
                 return Ok(None);
@@ -196,13 +231,20 @@ impl Intents {
         deleted.optional().map(drop)
     }
 
-    /// All calls that have no outcome yet, as the watch shows them.
-    pub(super) fn plans(&self) -> impl Iterator<Item = Arc<Plan>> {
-        self.records.list().into_iter().filter_map(|record| self.plan_in(&record))
+    /// Whether a call has no outcome yet, as the watch shows it, that fills a volume from this object.
+    pub(super) fn is_begun_from(&self, kind: SourceKind, key: &ObjectKey) -> bool {
+        let records = self.records.by_index(BY_SOURCE, &source_value(kind, key));
+        records.iter().any(|record| self.plan_in(record).is_some())
     }
 
-    fn record(&self, plan: &Plan) -> serde_json::Value {
+    fn record(&self, plan: &Plan) -> Result<serde_json::Value, NotRecorded> {
         let claim = &plan.claim;
+        let data = to_record(plan, self.cluster.as_ref());
+        let bytes: usize = data.iter().map(|(key, text)| key.len() + text.len()).sum();
+        if bytes > MOST_BYTES {
+            let claim = ObjectKey::new(claim.namespace.clone(), claim.name.clone());
+            return Err(NotRecorded::TooLarge { claim, bytes });
+        }
         let mut record = json!({
             "apiVersion": "v1",
             "kind": "ConfigMap",
@@ -217,11 +259,11 @@ impl Intents {
                     annotations::INTENT_CLAIM: format!("{}/{}", claim.namespace, claim.name),
                 },
             },
-            "data": to_record(plan, self.cluster.as_ref()),
+            "data": data,
         });
         if let Some(node) = &self.node {
             record["metadata"]["labels"][labels::INTENT_NODE] = json!(label_value(node));
         }
-        record
+        Ok(record)
     }
 }

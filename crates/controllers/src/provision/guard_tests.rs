@@ -2,12 +2,15 @@
 
 use longshore_core::model::{
     ObjectKey,
-    kinds::{Claim, ConfigMap, Namespace},
+    kinds::{Claim, ConfigMap, Event, Namespace, StorageClass},
 };
 use longshore_csi::{Call, fake::Fault};
 use serde_json::{Value, json};
 
-use super::{guard::intent_name, testing::Bench};
+use super::{
+    guard::intent_name,
+    testing::{Bench, DRIVER},
+};
 
 impl Bench {
     async fn cluster(&self) -> String {
@@ -124,4 +127,37 @@ async fn without_the_right_to_know_the_cluster_only_records_without_one_are_sett
             record.is_some_and(|record| !record.data.contains_key("cluster"))
         })
         .await;
+}
+
+/// A small class may stand for many places: all combinations of what it allows.
+#[tokio::test(start_paused = true)]
+async fn claim_whose_record_would_be_too_large_is_told_so_before_the_driver_is_asked() {
+    let mut bench = Bench::new().await;
+    bench.zones(&[("a", None)]);
+    let values = |key: &str| -> Vec<String> {
+        (0..130).map(|n| format!("{key}{n:03}{}", "x".repeat(58))).collect()
+    };
+    let expression =
+        |key: &str| json!({"key": format!("topology.test/{key}"), "values": values(key)});
+    let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
+        "metadata": {"name": "wide"}, "provisioner": DRIVER,
+        "allowedTopologies": [{"matchLabelExpressions": [expression("r"), expression("s")]}]});
+    bench.api.create::<StorageClass>(&class).await.unwrap();
+    bench.claim("data", "wide").await;
+    bench.start();
+    let told = |message: &str| {
+        message.contains("the intent record of claim default/data would have 1")
+            && message.ends_with(
+                "bytes, and a ConfigMap may have 1048576; the driver was not asked. Narrow the allowedTopologies of its \
+                 class or shorten its parameters, or start the provisioner with --leak-guard=false",
+            )
+    };
+    bench
+        .until("the claim is told", || async {
+            let events = bench.all::<Event>().await;
+            events.iter().any(|event| event.involved_object.name == "data" && told(&event.message))
+        })
+        .await;
+    assert!(bench.driver.calls_of(Call::CreateVolume).is_empty());
+    assert_eq!(bench.intents().await, 0);
 }

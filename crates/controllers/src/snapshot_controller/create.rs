@@ -96,10 +96,7 @@ impl Snapshots {
         let volume = self.volume_of(&claim).await?;
         let class = snapshot.spec.volume_snapshot_class_name.as_deref().map(ObjectKey::cluster);
         let class = class.and_then(|class| self.shared.classes.get(&class));
-        let nodes = self.shared.nodes.as_ref().map(|nodes| nodes.list()).unwrap_or_default();
-        let node = volume
-            .as_ref()
-            .and_then(|volume| create::managing_node(volume, nodes.iter().map(|node| &**node)));
+        let node = volume.as_ref().and_then(|volume| self.shared.managing_node(volume));
         let content = create::content(&Input {
             snapshot,
             claim: &claim,

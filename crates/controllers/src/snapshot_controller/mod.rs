@@ -21,14 +21,18 @@ use std::sync::Arc;
 
 use longshore_cluster::{Api, Cache, Context, QueueOptions, Recorder};
 use longshore_core::{
-    model::kinds::{Claim, Node, VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent},
-    snapshot::{group_owner, restored_from},
+    model::{
+        NodeName,
+        kinds::{Claim, Node, Volume, VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent},
+    },
+    snapshot::{create::managing_node, group_owner, restored_from},
 };
 use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 
 pub use self::config::{Config, GATES, GROUPS};
 use self::{contents::Contents, groups::Kinds, metrics::SnapshotMetrics, snapshots::Snapshots};
+use crate::index::{index_nodes, nodes_for};
 
 /// Where its events come from.
 const COMPONENT: &str = "snapshot-controller";
@@ -98,13 +102,15 @@ impl Shared {
         claims.index(BY_SNAPSHOT, |claim: &Claim| {
             restored_from(claim).map(|key| key.to_string()).into_iter().collect()
         });
+        let nodes = config.enable_distributed_snapshotting.then(|| context.cache());
+        nodes.iter().for_each(index_nodes);
         Self {
             api: context.api.clone(),
             snapshots,
             contents: context.cache(),
             classes: context.cache(),
             claims,
-            nodes: config.enable_distributed_snapshotting.then(|| context.cache()),
+            nodes,
             recorder: context.recorder(COMPONENT),
             metrics: SnapshotMetrics::of(&context.metrics),
             group_kinds: RwLock::default(),
@@ -115,6 +121,13 @@ impl Shared {
 
     fn queue_options(&self) -> QueueOptions {
         QueueOptions::backoff(self.config.retry_interval_start, self.config.retry_interval_max)
+    }
+
+    /// The node whose snapshotter takes snapshots of a volume, where each serves its own.
+    fn managing_node(&self, volume: &Volume) -> Option<NodeName> {
+        let required = volume.spec.node_affinity.required.as_ref()?;
+        let nodes = nodes_for(self.nodes.as_ref()?, required);
+        managing_node(volume, nodes.iter().map(|node| &**node))
     }
 
     fn workers(&self) -> usize {

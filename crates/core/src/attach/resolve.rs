@@ -1,10 +1,12 @@
 //! From a pod's volume to the volume that has to be attached.
 
+use serde_json::Value;
+
 use super::{AttachSpec, PodId};
 use crate::{
     model::{
         AccessMode, ClaimPhase, VolumeName,
-        kinds::{Claim, CsiDriver, Pod, PodVolume, Volume},
+        kinds::{Claim, CsiDriver, Pod, PodStatus, PodVolume, Volume},
     },
     provision::migration::{inline_spec, inline_to_csi, volume_to_csi},
 };
@@ -42,17 +44,24 @@ pub fn pod_id(pod: &Pod) -> PodId {
     PodId { namespace: meta.namespace.clone(), name: meta.name.clone(), uid: meta.uid.clone() }
 }
 
-/// Whether a pod needs its volumes no longer: it has ended, or it is being deleted and none of
-/// its containers runs.
+/// Whether a pod needs its volumes no longer: it has ended, or it is being deleted and each of its
+/// containers is known to wait or to have ended. A state that nobody wrote yet says neither.
 #[must_use]
 pub fn terminated(pod: &Pod) -> bool {
     if pod.finished() {
         return true;
     }
-    let running = |status: &serde_json::Value| status.pointer("/state/running").is_some();
-    let status = &pod.status;
-    let mut all = status.container_statuses.iter().chain(&status.init_container_statuses);
-    pod.metadata.deleting() && !all.any(running)
+    let is = |container: &Value, state: &str| {
+        container.pointer("/state").and_then(|all| all.get(state)).is_some_and(|one| !one.is_null())
+    };
+    let PodStatus {
+        container_statuses, init_container_statuses, ephemeral_container_statuses, ..
+    } = &pod.status;
+    let mut all = container_statuses
+        .iter()
+        .chain(init_container_statuses)
+        .chain(ephemeral_container_statuses);
+    pod.metadata.deleting() && all.all(|one| is(one, "terminated") || is(one, "waiting"))
 }
 
 /// Whether a claim was made for this pod.
@@ -141,7 +150,7 @@ pub fn attach_required(driver: Option<&CsiDriver>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
@@ -243,6 +252,9 @@ mod tests {
     fn when_a_pod_is_through() {
         let running = json!([{"state": {"running": {}}}]);
         let stopped = json!([{"state": {"terminated": {}}}]);
+        let waiting = json!([{"state": {"waiting": {"reason": "PodInitializing"}}}]);
+        let mixed = json!([stopped[0], running[0]]);
+        let empty = json!([{"state": {}}]);
         let cases = [
             ("running", json!({"phase": "Running", "containerStatuses": running}), false, false),
             ("failed", json!({"phase": "Failed", "containerStatuses": running}), false, true),
@@ -250,6 +262,24 @@ mod tests {
             ("deleted, init runs", json!({"initContainerStatuses": running}), true, false),
             ("deleted, stopped", json!({"containerStatuses": stopped}), true, true),
             ("deleted, never started", json!({}), true, true),
+            ("deleted, waits", json!({"containerStatuses": waiting}), true, true),
+            ("deleted, lists are null", json!({"containerStatuses": null}), true, true),
+            ("deleted, one runs", json!({"containerStatuses": mixed}), true, false),
+            // case: attach-detach/F1
+            ("deleted, state is empty", json!({"containerStatuses": empty}), true, false),
+            ("deleted, state is absent", json!({"initContainerStatuses": [{}]}), true, false),
+            (
+                "deleted, debugged",
+                json!({"containerStatuses": stopped, "ephemeralContainerStatuses": running}),
+                true,
+                false,
+            ),
+            (
+                "deleted, was debugged",
+                json!({"containerStatuses": stopped, "ephemeralContainerStatuses": stopped}),
+                true,
+                true,
+            ),
         ];
         for (name, status, deleting, want) in cases {
             let mut pod: Pod = read(json!({"metadata": {"name": "p"}, "status": status}));

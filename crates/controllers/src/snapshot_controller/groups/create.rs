@@ -13,7 +13,6 @@ use longshore_core::{
     snapshot::{
         Failure,
         class::{self, SourceError},
-        create::managing_node,
         group::{
             create::{self, GroupError, Member},
             dynamic_content_name,
@@ -114,9 +113,7 @@ impl Groups {
         let class = group.spec.volume_group_snapshot_class_name.as_deref().map(ObjectKey::cluster);
         let class = class.and_then(|class| self.kinds.classes.get(&class));
         let class = class.ok_or(SourceError::NoDefault)?;
-        let nodes = self.shared.nodes.as_ref().map(|nodes| nodes.list()).unwrap_or_default();
-        let mut places =
-            volumes.iter().map(|volume| managing_node(volume, nodes.iter().map(|node| &**node)));
+        let mut places = volumes.iter().map(|volume| self.shared.managing_node(volume));
         let first = places.next().flatten();
         // Volumes of several nodes are nobody's to snapshot as one.
         let node = first.filter(|first| places.all(|place| place.as_ref() == Some(first)));

@@ -37,6 +37,8 @@ use super::{
 
 /// Group contents by the driver's id of the group snapshot.
 const BY_HANDLE: &str = "group-contents-by-handle";
+/// Group snapshots that are not cut yet and have a selector, by namespace.
+const UNCUT: &str = "groups-not-cut";
 /// Volumes by driver and handle.
 const BY_VOLUME: &str = "volumes-by-handle";
 
@@ -71,7 +73,12 @@ impl GroupCaches {
             let csi = volume.spec.csi.iter();
             csi.map(|csi| format!("{}^{}", csi.driver, csi.volume_handle)).collect()
         });
-        Self { groups: context.cache(), contents, classes: context.cache(), volumes }
+        let groups: Cache<VolumeGroupSnapshot> = context.cache();
+        groups.index(UNCUT, |group: &VolumeGroupSnapshot| {
+            let waits = is_uncut(group) && group.spec.source.selector.is_some();
+            waits.then(|| group.metadata.namespace.clone()).into_iter().collect()
+        });
+        Self { groups, contents, classes: context.cache(), volumes }
     }
 
     async fn synced(&self) {
@@ -127,6 +134,10 @@ impl Shared {
         };
         found.map_or(GroupName::Missing, GroupName::Known)
     }
+}
+
+fn is_uncut(group: &VolumeGroupSnapshot) -> bool {
+    group.status.as_ref().is_none_or(|status| status.creation_time.is_none())
 }
 
 /// The owned form of [`Group`].
@@ -240,11 +251,9 @@ impl Groups {
         let owner = member.and_then(|member| Self::of_member(&member));
         let waits = |group: &VolumeGroupSnapshot| {
             let selector = group.spec.source.selector.as_ref();
-            let here = group.metadata.namespace == claim.metadata.namespace;
-            here && group.status.as_ref().is_none_or(|status| status.creation_time.is_none())
-                && selector.is_some_and(|selector| selector.matches(&claim.metadata.labels))
+            selector.is_some_and(|selector| selector.matches(&claim.metadata.labels))
         };
-        let groups = self.kinds.groups.list();
+        let groups = self.kinds.groups.by_index(UNCUT, &claim.metadata.namespace);
         let waiting = groups.iter().filter(|group| waits(group)).map(|group| group.key());
         waiting.chain(owner).collect()
     }
@@ -252,8 +261,7 @@ impl Groups {
     fn of_class(&self, class: &VolumeGroupSnapshotClass) -> Vec<ObjectKey> {
         let waits = |group: &VolumeGroupSnapshot| {
             let named = group.spec.volume_group_snapshot_class_name.as_ref();
-            let uncut = group.status.as_ref().is_none_or(|status| status.creation_time.is_none());
-            uncut && named.is_none_or(|named| *named == class.metadata.name)
+            is_uncut(group) && named.is_none_or(|named| *named == class.metadata.name)
         };
         let groups = self.kinds.groups.list();
         groups.iter().filter(|group| waits(group)).map(|group| group.key()).collect()

@@ -449,6 +449,9 @@ pub struct PodStatus {
     /// Init container statuses, raw.
     #[serde(deserialize_with = "nullable")]
     pub init_container_statuses: Vec<serde_json::Value>,
+    /// Statuses of containers that were added to the running pod, raw.
+    #[serde(deserialize_with = "nullable")]
+    pub ephemeral_container_statuses: Vec<serde_json::Value>,
 }
 
 /// A `Pod`.
