@@ -15,6 +15,8 @@ mod request;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod tests_of_failures;
+#[cfg(test)]
 mod tests_of_lives;
 #[cfg(test)]
 mod tests_of_requests;

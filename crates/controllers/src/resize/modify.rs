@@ -318,12 +318,8 @@ impl Sidecar {
             (false, true) => Refusal::Final,
             (false, false) => Refusal::Unknown,
         };
-        self.memory.with(&claim.metadata.uid, |marks| {
-            marks.modify_uncertain = refusal == Refusal::Unknown;
-            if refusal == Refusal::Infeasible {
-                marks.class_infeasible = Some(Instant::now());
-            }
-        });
+        let uid = &claim.metadata.uid;
+        self.memory.with(uid, |marks| marks.modify_uncertain = refusal == Refusal::Unknown);
         let mut text = error.to_string();
         if refusal == Refusal::Unknown {
             text = format!("{text}. Still modifying to VAC {class}");
@@ -334,7 +330,12 @@ impl Sidecar {
             let now = clock::seconds(clock::now());
             Some(modify::refused(newest, class, refusal, (code, error.message()), &now))
         });
-        patched.await.map(drop)
+        patched.await?;
+        // Only now: a claim that does not say that its class is infeasible must not rest.
+        if refusal == Refusal::Infeasible {
+            self.memory.with(uid, |marks| marks.class_infeasible = Some(Instant::now()));
+        }
+        Ok(())
     }
 }
 

@@ -183,7 +183,7 @@ pub(super) fn kinds(claim: &Claim) -> Vec<&str> {
     kinds
 }
 
-fn modify_stage(claim: &Claim) -> (&str, &str) {
+pub(super) fn modify_stage(claim: &Claim) -> (&str, &str) {
     let begun = claim.status.modify_volume_status.as_ref();
     begun.map_or(("", ""), |begun| {
         (begun.target_volume_attributes_class_name.as_str(), begun.status.as_str())

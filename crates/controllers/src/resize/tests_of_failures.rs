@@ -1,0 +1,55 @@
+//! Writes that the API server refuses: nothing is forgotten, and nothing is remembered that nobody can see.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Method;
+use longshore_cluster::Api;
+use longshore_core::model::kinds::Claim;
+use longshore_csi::fake::Fault;
+use parking_lot::Mutex;
+use tonic::Code;
+
+use super::{
+    Config,
+    tests::{MODIFIED, World, modify_stage, refusing},
+};
+
+/// What the next patches of a claim's status get for an answer: `None` lets one through.
+type Answers = Arc<Mutex<Vec<Option<u16>>>>;
+
+/// A way to the API that answers patches of a claim's status from the list, first to last, and then lets
+/// all through.
+fn answering(answers: &Answers) -> impl FnOnce(&Api) -> Api {
+    let answers = answers.clone();
+    move |api| {
+        refusing(api, move |request| {
+            let path = request.uri().path();
+            let meant = request.method() == Method::PATCH
+                && path.contains("/persistentvolumeclaims/")
+                && path.ends_with("/status");
+            let mut answers = answers.lock();
+            let code = (meant && !answers.is_empty()).then(|| answers.remove(0)).flatten()?;
+            Some(match code {
+                409 => (409, "Conflict", "the object has been modified"),
+                code => (code, "InternalError", "etcd is away"),
+            })
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusal_of_a_class_that_could_not_be_written_does_not_rest() {
+    // The claim says that the change is under way; that it is infeasible it does not say.
+    let answers: Answers = Arc::new(Mutex::new(vec![None, Some(500)]));
+    let world = World::start(Config::default()).await;
+    let world = world.through(Config::default(), answering(&answers)).await;
+    let claim = world.claim("data").await;
+    world.driver.always(MODIFIED, Fault::Before(Code::InvalidArgument, "no such tier".into()));
+    world.want(&claim, "b").await;
+    world.bench.pass(Duration::from_secs(30)).await;
+    let seen = world.bench.get::<Claim>(&claim).await.expect("there");
+    assert_eq!(modify_stage(&seen), ("b", "Infeasible"));
+    assert_eq!(world.classes(), ["b", "b"], "asked again, and then it rests");
+    assert!(answers.lock().is_empty());
+}
