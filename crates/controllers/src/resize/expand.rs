@@ -165,7 +165,10 @@ impl Sidecar {
             true if recorded && !infeasible => Begin::Again,
             true => Begin::Anew,
         };
-        match self.grow(target, begin, claim, volume).await {
+        if let Err(error) = self.mark(target, begin, claim, volume).await {
+            return self.not_marked(claim, volume, error);
+        }
+        match self.grow(target, claim, volume).await {
             Ok(()) => Outcome::Done,
             Err(error) if error.is_conflict() => Outcome::Again,
             Err(ResizeError::InUse) => Outcome::retry(ResizeError::InUse),
@@ -176,12 +179,10 @@ impl Sidecar {
     async fn grow(
         &self,
         target: Quantity,
-        begin: Begin,
         claim: &Claim,
         volume: &Volume,
     ) -> Result<(), ResizeError> {
         let uid = &claim.metadata.uid;
-        self.mark(target, begin, claim, volume).await?;
         self.faults.at("expand.marked");
         let only_offline = self.memory.with(uid, |marks| marks.only_offline);
         if only_offline && self.is_in_use(&claim.metadata.key()) {
@@ -197,12 +198,11 @@ impl Sidecar {
         self.memory.with(uid, |marks| marks.only_offline = false);
         let grown = self.call_expand(target, volume).await?;
         self.faults.at("expand.answered");
-        self.record_grown(&grown, claim, volume).await?;
         self.memory.with(uid, |marks| {
             marks.refused = false;
             marks.size_infeasible = None;
         });
-        Ok(())
+        self.record_grown(&grown, claim, volume).await
     }
 
     /// Writes down what the driver is about to be asked for.
@@ -266,6 +266,23 @@ impl Sidecar {
         Ok(())
     }
 
+    /// The driver was not asked: what it has said before still holds.
+    fn not_marked(&self, claim: &Claim, volume: &Volume, error: ResizeError) -> Outcome {
+        if error.is_conflict() {
+            return Outcome::Again;
+        }
+        let text = self.failure(volume, &error);
+        self.recorder.warning(claim, "VolumeResizeFailed", text);
+        Outcome::retry(error)
+    }
+
+    fn failure(&self, volume: &Volume, error: &ResizeError) -> String {
+        format!(
+            "resize volume {:?} by resizer {:?} failed: {error}",
+            volume.metadata.name, self.name
+        )
+    }
+
     async fn not_grown(&self, claim: &Claim, volume: &Volume, error: ResizeError) -> Outcome {
         let answer = error.answer().filter(|answer| answer.is_final());
         let infeasible = answer.is_some_and(|answer| answer.is_infeasible());
@@ -278,10 +295,7 @@ impl Sidecar {
             marks.only_offline = in_use && self.pods.is_some();
         });
         let said = error.to_string();
-        let mut text = format!(
-            "resize volume {:?} by resizer {:?} failed: {said}",
-            volume.metadata.name, self.name
-        );
+        let mut text = self.failure(volume, &error);
         if answer.is_some() && self.config.recovers {
             let written = self.patch_claim(claim, Precondition::None, |_| {
                 let now = clock::seconds(clock::now());

@@ -12,7 +12,7 @@ use tonic::Code;
 
 use super::{
     Config,
-    tests::{MODIFIED, World, modify_stage, refusing},
+    tests::{MODIFIED, RESIZED, World, kinds, modify_stage, refusing, size},
 };
 
 /// What the next patches of a claim's status get for an answer: `None` lets one through.
@@ -52,4 +52,29 @@ async fn refusal_of_a_class_that_could_not_be_written_does_not_rest() {
     assert_eq!(modify_stage(&seen), ("b", "Infeasible"));
     assert_eq!(world.classes(), ["b", "b"], "asked again, and then it rests");
     assert!(answers.lock().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn mark_that_could_not_be_written_does_not_undo_a_final_answer() {
+    let answers = Answers::default();
+    let seldom = Duration::from_secs(100);
+    let config = Config { retry_interval_start: seldom, ..Config::default() };
+    let world = World::start(config.clone()).await.through(config, answering(&answers)).await;
+    let claim = world.claim("data").await;
+    world.driver.always(RESIZED, Fault::Before(Code::Internal, "no".into()));
+    world.ask(&claim, "5Gi").await;
+    world.until(&claim, |claim| kinds(claim).contains(&"ControllerResizeError")).await;
+    world.bench.pass(Duration::from_secs(1)).await;
+    world.driver.clear_faults();
+    world.driver.clear_calls();
+    // The mark of the smaller size; the driver hears of neither before it is written.
+    *answers.lock() = vec![Some(500)];
+    world.ask(&claim, "2Gi").await;
+    world.bench.pass(Duration::from_secs(1)).await;
+    assert_eq!((world.sizes(), answers.lock().len()), (vec![], 0));
+    let told = world.bench.events("VolumeResizeFailed").await;
+    assert!(told.iter().any(|text| text.contains("etcd is away")), "{told:?}");
+    world.bench.pass(Duration::from_secs(300)).await;
+    world.until(&claim, |claim| size(claim) == "2Gi").await;
+    assert_eq!(world.sizes(), [2], "5Gi was refused for good");
 }
