@@ -170,8 +170,8 @@ impl Sidecar {
         }
         match self.grow(target, claim, volume).await {
             Ok(()) => Outcome::Done,
-            Err(error) if error.is_conflict() => Outcome::Again,
-            Err(ResizeError::InUse) => Outcome::retry(ResizeError::InUse),
+            Err(error @ ResizeError::InUse) => Outcome::retry(error),
+            Err(error) if error.is_conflict() => Outcome::retry(error),
             Err(error) => self.not_grown(claim, volume, error).await,
         }
     }
@@ -268,11 +268,13 @@ impl Sidecar {
 
     /// The driver was not asked: what it has said before still holds.
     fn not_marked(&self, claim: &Claim, volume: &Volume, error: ResizeError) -> Outcome {
-        if error.is_conflict() {
+        if matches!(error, ResizeError::Changed) {
             return Outcome::Again;
         }
-        let text = self.failure(volume, &error);
-        self.recorder.warning(claim, "VolumeResizeFailed", text);
+        if !error.is_conflict() {
+            let text = self.failure(volume, &error);
+            self.recorder.warning(claim, "VolumeResizeFailed", text);
+        }
         Outcome::retry(error)
     }
 

@@ -175,7 +175,7 @@ impl Sidecar {
         };
         match done {
             Ok(()) => Outcome::Done,
-            Err(error) if error.is_conflict() => Outcome::Again,
+            Err(ResizeError::Changed) => Outcome::Again,
             Err(error) if error.answer().is_some_and(CsiError::is_infeasible) => {
                 Outcome::After(retention)
             }

@@ -78,3 +78,28 @@ async fn mark_that_could_not_be_written_does_not_undo_a_final_answer() {
     world.until(&claim, |claim| size(claim) == "2Gi").await;
     assert_eq!(world.sizes(), [2], "5Gi was refused for good");
 }
+
+#[tokio::test(start_paused = true)]
+async fn conflict_that_does_not_end_is_tried_less_and_less_often() {
+    for modifies in [false, true] {
+        let answers: Answers = Arc::new(Mutex::new(vec![Some(409); 100_000]));
+        let world = World::start(Config::default()).await;
+        let world = world.through(Config::default(), answering(&answers)).await;
+        let claim = world.claim("data").await;
+        match modifies {
+            true => world.want(&claim, "b").await,
+            false => world.ask(&claim, "2Gi").await,
+        }
+        world.bench.pass(Duration::from_secs(60)).await;
+        let refused = 100_000 - answers.lock().len();
+        // Ten at once, then after 1, 2, 4, 8, 16 and 32 seconds.
+        assert!((10..=100).contains(&refused), "{refused} writes in a minute");
+        answers.lock().clear();
+        world.bench.pass(Duration::from_secs(60)).await;
+        match modifies {
+            true => drop(world.until_class(&claim, "b").await),
+            false => drop(world.until(&claim, |claim| size(claim) == "2Gi").await),
+        }
+        assert!(world.bench.events("VolumeResizeFailed").await.is_empty());
+    }
+}

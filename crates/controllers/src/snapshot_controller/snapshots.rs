@@ -79,7 +79,7 @@ impl Snapshots {
     }
 
     async fn pass(&self, key: &ObjectKey) -> Outcome {
-        let mut live = None;
+        let (mut live, mut conflict) = (None, None);
         for _ in 0..STEPS {
             let Some(snapshot) = self.shared.snapshots.get(key) else { return Outcome::Done };
             self.shared.metrics.begun(&*snapshot);
@@ -89,18 +89,19 @@ impl Snapshots {
             let name = content_name(&snapshot);
             let step = self.look(&snapshot, &name, live.as_ref() == Some(&name));
             match self.act(step, &snapshot, &name).await {
-                Ok(Flow::On) => {}
+                Ok(Flow::On) => conflict = None,
                 Ok(Flow::NoContent) => live = Some(name),
                 Ok(Flow::End(outcome)) => return outcome,
                 Err(error) if error.is_conflict() => {
                     if let Err(error) = self.refresh(key, &name).await {
                         return Outcome::retry(error);
                     }
+                    conflict = Some(error);
                 }
                 Err(error) => return Outcome::retry(error),
             }
         }
-        Outcome::Again
+        conflict.map_or(Outcome::Again, Outcome::retry)
     }
 
     fn look(&self, snapshot: &VolumeSnapshot, name: &str, content_is_live: bool) -> Step {

@@ -1,6 +1,12 @@
 //! The controller with an API that refuses some requests, and without the kinds of group snapshots.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+    },
+};
 
 use http::Method;
 use kube::client::Body;
@@ -23,16 +29,27 @@ use super::{Config, SnapshotController};
 use crate::snapshot_testing::World;
 use crate::testing::{DRIVER, key};
 
-/// Answers the first request of this method for each path that contains `part` with a failure.
-fn refusing(api: &Api, method: Method, part: &'static str, code: u16) -> Api {
+/// The first request of this method for each path that contains `part`.
+fn first(method: Method, part: &'static str) -> impl Fn(&Method, &str) -> bool + Send + Sync {
+    let seen: Mutex<HashSet<String>> = Mutex::default();
+    move |asked, path| {
+        *asked == method && path.contains(part) && seen.lock().insert(path.to_owned())
+    }
+}
+
+/// Answers requests of which `refuse` says so with a failure.
+fn refusing(
+    api: &Api,
+    code: u16,
+    refuse: impl Fn(&Method, &str) -> bool + Send + Sync + 'static,
+) -> Api {
     let client = api.client().clone();
-    let seen: Arc<Mutex<HashSet<String>>> = Arc::default();
+    let refuse = Arc::new(refuse);
     let service = tower::service_fn(move |request: http::Request<Body>| {
-        let (client, seen, method) = (client.clone(), seen.clone(), method.clone());
+        let client = client.clone();
+        let refused = refuse(request.method(), request.uri().path());
         async move {
-            let path = request.uri().path().to_owned();
-            let meant = request.method() == method && path.contains(part);
-            if meant && seen.lock().insert(path) {
+            if refused {
                 let reason = if code == 409 { "Conflict" } else { "InternalError" };
                 let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
                     "reason": reason, "code": code, "message": "not now"});
@@ -47,10 +64,13 @@ fn refusing(api: &Api, method: Method, part: &'static str, code: u16) -> Api {
 }
 
 /// The same world with a controller that reaches the API in a way of its own.
-async fn world_with(method: Method, part: &'static str, code: u16) -> World {
+async fn world_with(
+    code: u16,
+    refuse: impl Fn(&Method, &str) -> bool + Send + Sync + 'static,
+) -> World {
     let mut world = World::start().await;
     world.controller.take().expect("runs").kill();
-    let api = refusing(&world.bench.api, method, part, code);
+    let api = refusing(&world.bench.api, code, refuse);
     let mut process = world.bench.process_with(api);
     let controller = SnapshotController::new(&process.context, Config::default());
     let shutdown = process.shutdown.clone();
@@ -62,7 +82,7 @@ async fn world_with(method: Method, part: &'static str, code: u16) -> World {
 #[tokio::test(start_paused = true)]
 async fn a_content_that_cannot_be_deleted_is_tried_again() {
     // case: snapshotter/41
-    let world = world_with(Method::DELETE, "/volumesnapshotcontents/", 500).await;
+    let world = world_with(500, first(Method::DELETE, "/volumesnapshotcontents/")).await;
     let snap = world.snapshot("snap").await;
     world.until_ready(&snap).await;
     world.delete(&snap).await;
@@ -82,7 +102,7 @@ async fn conflicts_are_neither_failures_nor_waits() {
         (Method::PATCH, "/volumesnapshots/"),
         (Method::PATCH, "/volumesnapshotcontents/"),
     ] {
-        let world = world_with(method, part, 409).await;
+        let world = world_with(409, first(method, part)).await;
         let snap = world.snapshot("snap").await;
         let ready = world.until_ready(&snap).await;
         assert_eq!(crate::snapshot_testing::error(&ready), "", "{part}");
@@ -91,6 +111,28 @@ async fn conflicts_are_neither_failures_nor_waits() {
         world.delete(&snap).await;
         world.until_gone(&snap).await;
         assert_eq!(world.taken(), 0, "{part}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn conflict_that_does_not_end_is_tried_less_and_less_often() {
+    for part in ["/volumesnapshots/", "/volumesnapshotcontents/"] {
+        let (on, asked) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
+        let (still, count) = (on.clone(), asked.clone());
+        let world = world_with(409, move |method, path| {
+            let refuse = still.load(Relaxed) && method == Method::PATCH && path.contains(part);
+            count.fetch_add(usize::from(refuse), Relaxed);
+            refuse
+        })
+        .await;
+        let snap = world.snapshot("snap").await;
+        world.pass(60).await;
+        // Sixteen at once, after 1, 2, 4, 8, 16 and 32 seconds, and whenever the snapshotter writes.
+        let refused = asked.load(Relaxed);
+        assert!((16..=400).contains(&refused), "{part}: {refused} writes in a minute");
+        on.store(false, Relaxed);
+        world.pass(60).await;
+        world.until_ready(&snap).await;
     }
 }
 

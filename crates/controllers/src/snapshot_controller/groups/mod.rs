@@ -302,25 +302,26 @@ impl Groups {
     }
 
     async fn pass(&self, key: &ObjectKey) -> Outcome {
-        let mut live = None;
+        let (mut live, mut conflict) = (None, None);
         for _ in 0..STEPS {
             let Some(group) = self.kinds.groups.get(key) else { return Outcome::Done };
             self.shared.metrics.begun(&*group);
             let name = content_name(&group);
             let step = self.look(&group, &name, live.as_ref() == Some(&name));
             match self.act(step, &group, &name).await {
-                Ok(Flow::On) => {}
+                Ok(Flow::On) => conflict = None,
                 Ok(Flow::NoContent) => live = Some(name),
                 Ok(Flow::End(outcome)) => return outcome,
                 Err(error) if error.is_conflict() => {
                     if let Err(error) = self.refresh(key, &name).await {
                         return Outcome::retry(error);
                     }
+                    conflict = Some(error);
                 }
                 Err(error) => return Outcome::retry(error),
             }
         }
-        Outcome::Again
+        conflict.map_or(Outcome::Again, Outcome::retry)
     }
 }
 
