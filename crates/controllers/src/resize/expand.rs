@@ -109,13 +109,15 @@ impl Reconciler for Expansions {
     }
 
     async fn reconcile(&self, key: &ObjectKey) -> Outcome {
-        self.sidecar.expand(key).await
+        let Some(claim) = self.sidecar.claims.get(key) else { return Outcome::Done };
+        let outcome = self.sidecar.expand(&claim).await;
+        self.sidecar.tidy(&claim);
+        outcome
     }
 }
 
 impl Sidecar {
-    async fn expand(&self, key: &ObjectKey) -> Outcome {
-        let Some(claim) = self.claims.get(key) else { return Outcome::Done };
+    async fn expand(&self, claim: &Claim) -> Outcome {
         if claim.spec.volume_name.is_empty() {
             return Outcome::Done;
         }
@@ -127,7 +129,7 @@ impl Sidecar {
             return Outcome::Done;
         }
         let refused = self.memory.with(&claim.metadata.uid, |marks| marks.refused);
-        let mut next = target::decide(&self.rules(), &claim, &volume, refused);
+        let mut next = target::decide(&self.rules(), claim, &volume, refused);
         if next == Expansion::DropMark {
             if let Err(error) = self.patch_volume(&volume, &writes::unmarked()).await {
                 return Outcome::retry(error);
@@ -135,12 +137,12 @@ impl Sidecar {
             let unmarked = self.volumes.get(&volume.metadata.key());
             let Some(unmarked) = unmarked else { return Outcome::Done };
             volume = unmarked;
-            next = target::decide(&self.rules(), &claim, &volume, refused);
+            next = target::decide(&self.rules(), claim, &volume, refused);
         }
         match next {
             // The mark is gone, or the cache does not show it yet: its next change does.
             Expansion::Nothing | Expansion::DropMark => Outcome::Done,
-            Expansion::To(target) => self.expand_to(target, &claim, &volume).await,
+            Expansion::To(target) => self.expand_to(target, claim, &volume).await,
         }
     }
 

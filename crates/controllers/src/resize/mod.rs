@@ -212,6 +212,14 @@ impl Sidecar {
         required.matches(&node.name, &labels)
     }
 
+    /// Ends a pass over the claim. One that was deleted meanwhile leaves no marks: nobody would ever look
+    /// at them again.
+    fn tidy(&self, claim: &Claim) {
+        let uid = &claim.metadata.uid;
+        let here = self.claims.get(&claim.metadata.key());
+        self.memory.tidy(uid, !here.is_some_and(|here| here.metadata.uid == *uid));
+    }
+
     fn rules(&self) -> target::Resizer<'_> {
         target::Resizer {
             driver: &self.name,

@@ -135,13 +135,15 @@ impl Reconciler for Modifications {
     }
 
     async fn reconcile(&self, key: &ObjectKey) -> Outcome {
-        self.sidecar.modify(key).await
+        let Some(claim) = self.sidecar.claims.get(key) else { return Outcome::Done };
+        let outcome = self.sidecar.modify(&claim).await;
+        self.sidecar.tidy(&claim);
+        outcome
     }
 }
 
 impl Sidecar {
-    async fn modify(&self, key: &ObjectKey) -> Outcome {
-        let Some(claim) = self.claims.get(key) else { return Outcome::Done };
+    async fn modify(&self, claim: &Claim) -> Outcome {
         if claim.spec.volume_name.is_empty() || claim.status.phase != ClaimPhase::Bound {
             return Outcome::Done;
         }
@@ -154,7 +156,7 @@ impl Sidecar {
         let retention = self.config.retry_interval_max;
         let (view, resting) = self.memory.with(&claim.metadata.uid, |marks| {
             let uncertain = marks.modify_uncertain && !self.faults.forgets(Bug::TwoClasses);
-            let view = View::of(&claim, uncertain);
+            let view = View::of(claim, uncertain);
             let resting = rest(marks.class_infeasible, retention).filter(|_| view.repeats());
             if resting.is_none() {
                 let again = view.repeats() && view.is_infeasible();
@@ -169,9 +171,9 @@ impl Sidecar {
         let done = match decide(&view) {
             Modification::Nothing => return Outcome::Done,
             Modification::Begin(_) if back => return Outcome::Done,
-            Modification::Cancel => self.cancel(&claim).await,
-            Modification::Continue(class) => self.go_on(class, &claim, &volume).await,
-            Modification::Begin(class) => self.begin(class, &claim, &volume).await,
+            Modification::Cancel => self.cancel(claim).await,
+            Modification::Continue(class) => self.go_on(class, claim, &volume).await,
+            Modification::Begin(class) => self.begin(class, claim, &volume).await,
         };
         match done {
             Ok(()) => Outcome::Done,

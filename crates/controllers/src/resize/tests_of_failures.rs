@@ -6,12 +6,15 @@ use std::time::Duration;
 use http::Method;
 use longshore_cluster::Api;
 use longshore_core::model::kinds::Claim;
-use longshore_csi::fake::Fault;
+use longshore_csi::fake::{Action, Fault, Phase};
 use parking_lot::Mutex;
+use serde_json::json;
 use tonic::Code;
 
 use super::{
-    Config,
+    Abilities, Config, Resizer,
+    expand::Expansions,
+    modify::Modifications,
     tests::{MODIFIED, RESIZED, World, kinds, modify_stage, refusing, size},
 };
 
@@ -101,5 +104,45 @@ async fn conflict_that_does_not_end_is_tried_less_and_less_often() {
             false => drop(world.until(&claim, |claim| size(claim) == "2Gi").await),
         }
         assert!(world.bench.events("VolumeResizeFailed").await.is_empty());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn claim_that_is_deleted_during_a_call_leaves_nothing_in_memory() {
+    for code in [Code::Internal, Code::InvalidArgument, Code::Unavailable, Code::FailedPrecondition]
+    {
+        let world = World::start(Config::default()).await;
+        let World { bench, driver, process } = world;
+        process.kill();
+        let mut process = bench.process();
+        let abilities = Abilities::ask(&driver.client(), Duration::from_secs(1)).await;
+        let (context, abilities) = (&process.context, abilities.expect("able"));
+        let resizer = Resizer::new(context, driver.client(), Config::default(), abilities);
+        let sidecar = Arc::new(resizer.into_sidecar());
+        let (expansions, changes) = (Expansions::new(&sidecar), Modifications::new(&sidecar));
+        let shutdown = process.shutdown.clone();
+        process.spawn(async move {
+            tokio::join!(expansions.run(&shutdown), changes.run(&shutdown));
+        });
+        let world = World { bench, driver, process };
+        let claim = world.claim("data").await;
+        for call in [RESIZED, MODIFIED] {
+            world.driver.always(call, Fault::Before(code, "no".into()));
+        }
+        world.driver.hook(|event| match (event.call, event.phase) {
+            (RESIZED | MODIFIED, Phase::Before) => Action::Delay(Duration::from_secs(5)),
+            _ => Action::Continue,
+        });
+        let both = json!({"spec": {"volumeAttributesClassName": "b",
+            "resources": {"requests": {"storage": "2Gi"}}}});
+        world.bench.merge::<Claim>(&claim, both).await;
+        world.bench.pass(Duration::from_secs(1)).await;
+        let free = json!({"metadata": {"finalizers": null}});
+        world.bench.merge::<Claim>(&claim, free).await;
+        world.bench.delete::<Claim>(&claim).await;
+        world.bench.until_gone::<Claim>(&claim).await;
+        world.bench.pass(Duration::from_secs(600)).await;
+        assert_eq!((world.sizes().len(), world.classes().len()), (1, 1), "{code:?}");
+        assert_eq!(sidecar.memory.len(), 0, "{code:?}");
     }
 }
