@@ -125,11 +125,14 @@ impl Sidecar {
         else {
             return Outcome::retry(ResizeError::NoVolume(claim.spec.volume_name.clone()));
         };
-        if !self.serves(&volume) {
-            return Outcome::Done;
-        }
         let refused = self.memory.with(&claim.metadata.uid, |marks| marks.refused);
         let mut next = target::decide(&self.rules(), claim, &volume, refused);
+        if !self.serves(&volume) {
+            if matches!(next, Expansion::To(_)) {
+                self.note_unserved(claim, &volume);
+            }
+            return Outcome::Done;
+        }
         if next == Expansion::DropMark {
             if let Err(error) = self.patch_volume(&volume, &writes::unmarked()).await {
                 return Outcome::retry(error);

@@ -150,7 +150,13 @@ impl Sidecar {
         let Some(volume) = self.volumes.get(&ObjectKey::cluster(&claim.spec.volume_name)) else {
             return Outcome::retry(ResizeError::NoVolume(claim.spec.volume_name.clone()));
         };
-        if !is_of(&self.name, &volume) || !self.serves(&volume) {
+        if !is_of(&self.name, &volume) {
+            return Outcome::Done;
+        }
+        if !self.serves(&volume) {
+            if decide(&View::of(claim, false)) != Modification::Nothing {
+                self.note_unserved(claim, &volume);
+            }
             return Outcome::Done;
         }
         let retention = self.config.retry_interval_max;

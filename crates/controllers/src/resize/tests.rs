@@ -15,7 +15,7 @@ use longshore_csi::{
     fake::{self, Driver, Fault},
 };
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::json;
 use tonic::Code;
 
 use super::{Abilities, AbilitiesError, Config, Resizer};
@@ -522,30 +522,30 @@ async fn only_volumes_of_the_node_are_served() {
     let node =
         super::Node { name: "n1".into(), segments: [("host".to_owned(), "n1".to_owned())].into() };
     let world = World::start(Config { node: Some(node), ..Config::default() }).await;
-    for (name, host) in [("here", "n1"), ("there", "n2")] {
-        let request = fake::create_request(&format!("v-{name}"), 1 << 30);
-        let made = world.driver.client().create_volume(request).await.expect("made");
-        let uid = world.bench.claim(name, "fast").await;
-        let affinity: Value = json!({"required": {"nodeSelectorTerms": [{"matchExpressions":
-            [{"key": "host", "operator": "In", "values": [host]}]}]}});
-        world.bench.create::<Volume>(json!({"metadata": {"name": name}, "spec": {
-            "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "nodeAffinity": affinity,
-            "claimRef": {"namespace": "default", "name": name, "uid": uid},
-            "csi": {"driver": DRIVER, "volumeHandle": made.volume.expect("a volume").volume_id}}})).await;
-        let key = key(name);
-        world.bench.merge::<Claim>(&key, json!({"spec": {"volumeName": name}})).await;
-        world
-            .bench
-            .merge_status::<Claim>(
-                &key,
-                json!({"status": {"phase": "Bound", "capacity": {"storage": "1Gi"}}}),
-            )
-            .await;
-        world.ask(&key, "2Gi").await;
+    // The last is reached by every node: each of them would call its driver for it.
+    for (name, hosts) in [("here", vec!["n1"]), ("there", vec!["n2"]), ("anywhere", vec![])] {
+        let claim = world.claim(name).await;
+        let key = ObjectKey::cluster(format!("pv-{name}"));
+        let mut raw = world.bench.api.get_raw::<Volume>(&key).await.expect("read").expect("there");
+        world.bench.merge::<Volume>(&key, json!({"metadata": {"finalizers": null}})).await;
+        world.bench.delete::<Volume>(&key).await;
+        world.bench.until_gone::<Volume>(&key).await;
+        if !hosts.is_empty() {
+            raw["spec"]["nodeAffinity"] = json!({"required": {"nodeSelectorTerms": [
+                {"matchExpressions": [{"key": "host", "operator": "In", "values": hosts}]}]}});
+        }
+        for field in ["resourceVersion", "uid", "creationTimestamp"] {
+            raw["metadata"][field].take();
+        }
+        world.bench.create::<Volume>(raw).await;
+        let both = json!({"spec": {"volumeAttributesClassName": "b",
+            "resources": {"requests": {"storage": "2Gi"}}}});
+        world.bench.merge::<Claim>(&claim, both).await;
     }
     world.until(&key("here"), |claim| size(claim) == "2Gi").await;
+    world.until_class(&key("here"), "b").await;
     world.bench.pass(Duration::from_secs(30)).await;
-    assert_eq!(world.sizes(), [2]);
+    assert_eq!((world.sizes(), world.classes()), (vec![2], vec!["b".to_owned()]));
 }
 
 #[tokio::test(start_paused = true)]
