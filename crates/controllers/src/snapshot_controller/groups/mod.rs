@@ -112,7 +112,12 @@ impl Shared {
         let namespace = &snapshot.metadata.namespace;
         let found = match (snapshot.metadata.deleting(), named, handle) {
             (true, Some(name), _) => {
-                let group = kinds.groups.get(&ObjectKey::new(namespace, name));
+                // One that was made anew under the name of the owner is another.
+                let owner = group_owner(&snapshot.metadata);
+                let owns = |group: &Arc<VolumeGroupSnapshot>| {
+                    owner.is_none_or(|owner| owner.uid == group.metadata.uid)
+                };
+                let group = kinds.groups.get(&ObjectKey::new(namespace, name)).filter(owns);
                 if group.as_ref().is_some_and(|group| group.metadata.deleting()) {
                     return GroupName::Going;
                 }

@@ -122,6 +122,26 @@ async fn a_group_is_taken_with_its_members_and_deleted_with_them() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn group_that_was_made_anew_does_not_hold_the_members_of_the_last_one() {
+    let mut world = world().await;
+    let group = group(&world).await;
+    world.bench.until::<VolumeGroupSnapshot>(&group, is_ready).await;
+    let all = until_members_ready(&world).await;
+    world.controller.take().expect("runs").kill();
+    let free = json!({"metadata": {"finalizers": null}});
+    world.bench.merge::<VolumeGroupSnapshot>(&group, free).await;
+    world.bench.delete::<VolumeGroupSnapshot>(&group).await;
+    world.bench.until_gone::<VolumeGroupSnapshot>(&group).await;
+    group_of(&world, json!({"matchLabels": {"app": "nothing"}})).await;
+    world.run_controller();
+    // The API server deletes them: their owner is gone.
+    for member in &all {
+        world.until_gone(&ObjectKey::new("default", &member.metadata.name)).await;
+    }
+    assert!(world.bench.events("SnapshotDeletePending").await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_whole_selector_counts() {
     let world = world().await;
     // case: snapshotter/53
