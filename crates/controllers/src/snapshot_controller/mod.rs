@@ -3,6 +3,7 @@
 //! [`longshore_core::snapshot`] holds the rules. It never talks to a driver: a content that it makes is a
 //! request to the snapshotter beside the driver, whose answer it copies back into the snapshot's status.
 
+mod claims;
 mod config;
 mod contents;
 mod create;
@@ -28,7 +29,10 @@ use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 
 pub use self::config::{Config, GATES, GROUPS};
-use self::{contents::Contents, groups::Kinds, metrics::SnapshotMetrics, snapshots::Snapshots};
+use self::{
+    claims::Claims, contents::Contents, groups::Kinds, metrics::SnapshotMetrics,
+    snapshots::Snapshots,
+};
 
 /// Where its events come from.
 const COMPONENT: &str = "snapshot-controller";
@@ -62,6 +66,7 @@ impl SnapshotController {
         tokio::join!(
             snapshots.run(&shutdown),
             contents.run("snapshot-content", &shutdown),
+            Claims::new(&shared).run(&shutdown),
             groups::run(&shared, &queue, &shutdown),
         );
     }

@@ -254,6 +254,31 @@ async fn a_claim_is_kept_while_any_snapshot_of_it_is_not_ready() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn claim_is_freed_of_a_snapshot_that_went_without_a_pass() {
+    for runs in [true, false] {
+        let mut world = World::start().await;
+        // Its class is gone, so it is not ready, and it has no finalizer that would hold it.
+        let snap = world.snapshot_of_class("snap", "gone").await;
+        world.bench.until::<VolumeSnapshot>(&snap, |one| !error(one).is_empty()).await;
+        let kept = ["kubernetes.io/pvc-protection", finalizers::CLAIM_AS_SOURCE];
+        let patch = json!({"metadata": {"finalizers": kept}});
+        world.bench.merge::<Claim>(&key("origin"), patch).await;
+        world.pass(1000).await;
+        assert_eq!(world.claim_finalizers().await, kept, "the snapshot is not ready");
+        if !runs {
+            world.controller.take().expect("runs").kill();
+        }
+        world.delete(&snap).await;
+        world.until_gone(&snap).await;
+        if !runs {
+            world.run_controller();
+        }
+        world.pass(5).await;
+        assert_eq!(world.claim_finalizers().await, kept[..1], "controller runs: {runs}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_older_than_what_was_seen_is_passed_over() {
     let world = World::start_with(Default::default(), |driver| driver.snapshot_polls = 1).await;
     // case: snapshotter/47
