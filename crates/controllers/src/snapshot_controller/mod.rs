@@ -43,6 +43,8 @@ const BY_CLAIM: &str = "snapshots-by-claim";
 const BY_SNAPSHOT: &str = "claims-by-snapshot";
 /// Snapshots by the UID of the group snapshot that owns them.
 const BY_GROUP: &str = "snapshots-by-group";
+/// Snapshots that name a group snapshot, and are not owned by one.
+const BY_GROUP_NAME: &str = "snapshots-by-group-name";
 
 /// The snapshot controller of a cluster.
 pub struct SnapshotController {
@@ -98,6 +100,13 @@ impl Shared {
         });
         snapshots.index(BY_GROUP, |snapshot: &VolumeSnapshot| {
             group_owner(&snapshot.metadata).map(|owner| owner.uid.to_string()).into_iter().collect()
+        });
+        snapshots.index(BY_GROUP_NAME, |snapshot: &VolumeSnapshot| {
+            let free =
+                snapshot.status.as_ref().filter(|_| group_owner(&snapshot.metadata).is_none());
+            let name = free.and_then(|status| status.volume_group_snapshot_name.as_ref());
+            let namespace = &snapshot.metadata.namespace;
+            name.map(|name| format!("{namespace}/{name}")).into_iter().collect()
         });
         let claims: Cache<Claim> = context.cache();
         claims.index(BY_SNAPSHOT, |claim: &Claim| {

@@ -115,12 +115,14 @@ impl Snapshots {
         };
         let claims = self.shared.claims.by_index(BY_SNAPSHOT, &snapshot.key().to_string());
         let group = self.shared.group_of(snapshot, content.as_deref());
+        let parent = self.shared.parent_of(snapshot);
         decide(&View {
             snapshot,
             content: content.as_deref(),
             content_is_live,
             class,
             group: group.view(),
+            parent: parent.as_deref(),
             restoring: claims.iter().any(|claim| claim.status.phase == ClaimPhase::Pending),
         })
     }
@@ -161,6 +163,9 @@ impl Snapshots {
                         )
                         .await;
                 }
+            }
+            Step::AddOwner(patch) => {
+                self.shared.patch(&self.shared.snapshots, &key, &patch).await?;
             }
             Step::CopyStatus(copied) => return self.copy_status(snapshot, copied).await,
             Step::LookForContent => {

@@ -30,7 +30,7 @@ use longshore_core::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    BY_GROUP, BY_SNAPSHOT, Shared,
+    BY_GROUP, BY_GROUP_NAME, BY_SNAPSHOT, Shared,
     contents::Contents,
     snapshots::{Flow, STEPS, pass_outcome},
 };
@@ -132,6 +132,14 @@ impl Shared {
         };
         found.map_or(GroupName::Missing, GroupName::Known)
     }
+
+    /// The group snapshot that the status of a snapshot names, unless it is going.
+    pub(super) fn parent_of(&self, snapshot: &VolumeSnapshot) -> Option<Arc<VolumeGroupSnapshot>> {
+        let name = snapshot.status.as_ref()?.volume_group_snapshot_name.as_deref()?;
+        let Kinds::Known(kinds) = self.group_kinds.read().clone() else { return None };
+        let group = kinds.groups.get(&ObjectKey::new(&snapshot.metadata.namespace, name));
+        group.filter(|group| !group.metadata.deleting())
+    }
 }
 
 /// The owned form of [`Group`].
@@ -213,7 +221,15 @@ impl Groups {
 
     fn changed(&self, change: &Change<VolumeGroupSnapshot>) -> Option<ObjectKey> {
         match change {
-            Change::Applied { new, .. } => Some(new.key()),
+            Change::Applied { old, new } => {
+                if old.is_none() {
+                    // Members that were there before it, and are not owned by it yet.
+                    let named =
+                        self.shared.snapshots.by_index(BY_GROUP_NAME, &new.key().to_string());
+                    named.iter().for_each(|member| self.snapshots.add(member.key()));
+                }
+                Some(new.key())
+            }
             Change::Deleted { old } => {
                 self.shared.metrics.deleted(&**old);
                 self.members(old).iter().for_each(|member| self.snapshots.add(member.key()));

@@ -109,6 +109,7 @@ async fn a_group_is_taken_with_its_members_and_deleted_with_them() {
     world.pass(30).await;
     assert!(world.bench.get::<VolumeSnapshot>(&member).await.is_some());
     let told = world.bench.events("SnapshotDeletePending").await;
+    assert!(!told.is_empty());
     assert!(
         told.iter().all(|text| text.contains("belongs to group snapshot default/g")),
         "{told:?}"
@@ -235,17 +236,36 @@ async fn a_group_that_the_driver_has_already_is_bound() {
             "source": {"groupSnapshotHandles": {"volumeGroupSnapshotHandle": made.group_snapshot_id,
                 "volumeSnapshotHandles": handles}}}}))
         .await;
+    // The administrator makes the members, some of them before the group snapshot.
+    let make = async |name: &str, handle: &str| {
+        world.given(name, handle, json!({})).await;
+        world.snapshot_of_content(name).await
+    };
+    let first = make("first", handles[0]).await;
+    world.until_ready(&first).await;
+    let group = key("g");
     world
         .bench
         .create::<VolumeGroupSnapshot>(json!({"metadata": {"name": "g", "namespace": "default"},
             "spec": {"source": {"volumeGroupSnapshotContentName": "kept"}}}))
         .await;
-    let group = key("g");
-    world.bench.until::<VolumeGroupSnapshot>(&group, is_ready).await;
-    assert!(members(&world).await.is_empty(), "the administrator makes them");
+    let ready = world.bench.until::<VolumeGroupSnapshot>(&group, is_ready).await;
     assert!(world.calls(Call::GetVolumeGroupSnapshot) >= 1);
+    let second = make("second", handles[1]).await;
+    for member in [&first, &second] {
+        let owned = |one: &VolumeSnapshot| !one.metadata.owner_references.is_empty();
+        let seen = world.bench.until::<VolumeSnapshot>(member, owned).await;
+        let [owner] = &seen.metadata.owner_references[..] else { panic!("{seen:#?}") };
+        assert_eq!((&owner.kind[..], &owner.name[..]), ("VolumeGroupSnapshot", "g"));
+        assert_eq!(owner.api_version, "groupsnapshot.storage.k8s.io/v1");
+        assert_eq!(owner.uid, ready.metadata.uid);
+    }
+    assert_eq!(until_members_ready(&world).await.len(), 2, "no others are made");
+    assert_eq!((world.calls(TAKEN), world.calls(Call::CreateSnapshot)), (1, 0));
     world.bench.delete::<VolumeGroupSnapshot>(&group).await;
     until_all_gone(&world, &group).await;
+    assert_eq!(world.calls(Call::DeleteVolumeGroupSnapshot), 1);
+    assert_eq!(world.calls(Call::DeleteSnapshot), 0, "the group's deletion deletes its members");
 }
 
 #[tokio::test(start_paused = true)]
