@@ -82,11 +82,11 @@ impl Snapshots {
         let (mut live, mut conflict) = (None, None);
         for _ in 0..STEPS {
             let Some(snapshot) = self.shared.snapshots.get(key) else { return Outcome::Done };
-            self.shared.metrics.begun(&*snapshot);
+            let name = content_name(&snapshot);
+            self.shared.metrics.begun(&*snapshot, || self.driver_of(&snapshot, &name));
             if let Err(outcome) = self.release_claim(&snapshot).await {
                 return outcome;
             }
-            let name = content_name(&snapshot);
             let step = self.look(&snapshot, &name, live.as_ref() == Some(&name));
             match self.act(step, &snapshot, &name).await {
                 Ok(Flow::On) => conflict = None,
@@ -102,6 +102,15 @@ impl Snapshots {
             }
         }
         conflict.map_or(Outcome::Again, Outcome::retry)
+    }
+
+    /// The driver of the snapshot, by its content or its class.
+    fn driver_of(&self, snapshot: &VolumeSnapshot, content: &str) -> Option<String> {
+        if let Some(content) = self.shared.contents.get(&ObjectKey::cluster(content)) {
+            return Some(content.spec.driver.clone());
+        }
+        let class = snapshot.spec.volume_snapshot_class_name.as_deref()?;
+        Some(self.shared.classes.get(&ObjectKey::cluster(class))?.driver.clone())
     }
 
     fn look(&self, snapshot: &VolumeSnapshot, name: &str, content_is_live: bool) -> Step {

@@ -280,6 +280,15 @@ impl Groups {
         groups.iter().filter(|group| waits(group)).map(|group| group.key()).collect()
     }
 
+    /// The driver of the group snapshot, by its content or its class.
+    fn driver_of(&self, group: &VolumeGroupSnapshot, content: &str) -> Option<String> {
+        if let Some(content) = self.kinds.contents.get(&ObjectKey::cluster(content)) {
+            return Some(content.spec.driver.clone());
+        }
+        let class = group.spec.volume_group_snapshot_class_name.as_deref()?;
+        Some(self.kinds.classes.get(&ObjectKey::cluster(class))?.driver.clone())
+    }
+
     fn look(&self, group: &VolumeGroupSnapshot, name: &str, content_is_live: bool) -> Step {
         let content = self.kinds.contents.get(&ObjectKey::cluster(name));
         let class = match &group.spec.volume_group_snapshot_class_name {
@@ -326,8 +335,8 @@ impl Groups {
         let (mut live, mut conflict) = (None, None);
         for _ in 0..STEPS {
             let Some(group) = self.kinds.groups.get(key) else { return Outcome::Done };
-            self.shared.metrics.begun(&*group);
             let name = content_name(&group);
+            self.shared.metrics.begun(&*group, || self.driver_of(&group, &name));
             let step = self.look(&group, &name, live.as_ref() == Some(&name));
             match self.act(step, &group, &name).await {
                 Ok(Flow::On) => conflict = None,

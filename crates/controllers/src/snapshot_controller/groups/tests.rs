@@ -123,6 +123,24 @@ async fn a_group_is_taken_with_its_members_and_deleted_with_them() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn group_that_was_given_up_is_not_counted_as_cancelled() {
+    let world = world().await;
+    world.driver.configure(|driver| driver.group_polls = 1000);
+    let group = group(&world).await;
+    world.pass(2).await;
+    assert_eq!((world.counted("CreateGroupSnapshot", "success"), world.in_flight() > 0), (1, true));
+    world.bench.delete::<VolumeGroupSnapshot>(&group).await;
+    until_all_gone(&world, &group).await;
+    world.pass(1).await;
+    for operation in ["CreateGroupSnapshot", "CreateGroupSnapshotAndReady", "DeleteGroupSnapshot"] {
+        assert_eq!(world.counted(operation, "cancel"), 0, "{operation}");
+    }
+    let ended = |operation| world.counted(operation, "success");
+    assert_eq!((ended("CreateGroupSnapshotAndReady"), ended("DeleteGroupSnapshot")), (0, 1));
+    assert_eq!(world.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn group_that_was_made_anew_does_not_hold_the_members_of_the_last_one() {
     let mut world = world().await;
     let group = group(&world).await;
