@@ -38,7 +38,7 @@ fn first(method: Method, part: &'static str) -> impl Fn(&Method, &str) -> bool +
 }
 
 /// Answers requests of which `refuse` says so with a failure.
-fn refusing(
+pub(super) fn refusing(
     api: &Api,
     code: u16,
     refuse: impl Fn(&Method, &str) -> bool + Send + Sync + 'static,
@@ -69,14 +69,19 @@ async fn world_with(
     refuse: impl Fn(&Method, &str) -> bool + Send + Sync + 'static,
 ) -> World {
     let mut world = World::start().await;
-    world.controller.take().expect("runs").kill();
     let api = refusing(&world.bench.api, code, refuse);
+    run_through(&mut world, api);
+    world
+}
+
+/// Another controller instead of the one that runs.
+pub(super) fn run_through(world: &mut World, api: Api) {
+    world.controller.take().expect("runs").kill();
     let mut process = world.bench.process_with(api);
     let controller = SnapshotController::new(&process.context, Config::default());
     let shutdown = process.shutdown.clone();
     process.spawn(async move { controller.run(shutdown).await });
     world.controller = Some(process);
-    world
 }
 
 #[tokio::test(start_paused = true)]

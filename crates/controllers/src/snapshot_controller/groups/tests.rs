@@ -1,9 +1,12 @@
 //! Group snapshots, with both programs and a driver in memory.
 
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
+use http::Method;
 use longshore_core::model::{
     ObjectKey,
+    keys::finalizers,
     kinds::{
         Claim, VolumeGroupSnapshot, VolumeGroupSnapshotClass, VolumeGroupSnapshotContent,
         VolumeSnapshot,
@@ -17,6 +20,7 @@ use longshore_csi::{
 use serde_json::{Value, json};
 use tonic::Code;
 
+use super::super::trouble_tests::{refusing, run_through};
 use crate::snapshot_testing::World;
 use crate::snapshotter::Config;
 use crate::testing::{DRIVER, key};
@@ -138,6 +142,28 @@ async fn group_that_was_given_up_is_not_counted_as_cancelled() {
     let ended = |operation| world.counted(operation, "success");
     assert_eq!((ended("CreateGroupSnapshotAndReady"), ended("DeleteGroupSnapshot")), (0, 1));
     assert_eq!(world.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn finalizer_that_cannot_be_put_on_a_group_is_said() {
+    let mut world = world().await;
+    let group = group(&world).await;
+    world.bench.until::<VolumeGroupSnapshot>(&group, is_ready).await;
+    let left = AtomicUsize::new(1);
+    let api = refusing(&world.bench.api, 500, move |method, path| {
+        let meant = method == Method::PATCH && path.ends_with("/volumegroupsnapshots/g");
+        meant && left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok()
+    });
+    run_through(&mut world, api);
+    let free = json!({"metadata": {"finalizers": null}});
+    world.bench.merge::<VolumeGroupSnapshot>(&group, free).await;
+    let kept = |group: &VolumeGroupSnapshot| {
+        group.metadata.has_finalizer(finalizers::GROUP_SNAPSHOT_BOUND) && is_ready(group)
+    };
+    world.bench.until::<VolumeGroupSnapshot>(&group, kept).await;
+    let told = world.bench.events("GroupSnapshotFinalizerError").await;
+    let [text] = &told[..] else { panic!("{told:?}") };
+    assert!(text.starts_with("Failed to check and update group snapshot"), "{text}");
 }
 
 #[tokio::test(start_paused = true)]
