@@ -1,6 +1,6 @@
 //! Asks a driver for a snapshot: finds the class, keeps the claim, makes the content.
 
-use longshore_cluster::Outcome;
+use longshore_cluster::ApiError;
 use longshore_core::{
     model::{
         ObjectKey,
@@ -155,21 +155,16 @@ impl Snapshots {
     }
 
     /// Takes our finalizer off the claim once no snapshot is taken of it any more.
-    pub(super) async fn release_claim(&self, snapshot: &VolumeSnapshot) -> Result<(), Outcome> {
+    pub(super) async fn release_claim(&self, snapshot: &VolumeSnapshot) -> Result<(), ApiError> {
         let source = &snapshot.spec.source;
         let Some(name) = &source.persistent_volume_claim_name else { return Ok(()) };
         if needs_claim(snapshot) {
             return Ok(());
         }
         let key = ObjectKey::new(&snapshot.metadata.namespace, name);
-        if let Err(error) = self.shared.release_claim(&key).await {
+        self.shared.release_claim(&key).await.inspect_err(|_| {
             let text = "Error check and remove PVC Finalizer for VolumeSnapshot";
             self.shared.recorder.warning(snapshot, "ErrorPVCFinalizer", text);
-            if snapshot.metadata.deleting() {
-                return Err(Outcome::retry(error));
-            }
-            tracing::warn!(claim = %key, %error, "our finalizer stays on the claim for now");
-        }
-        Ok(())
+        })
     }
 }

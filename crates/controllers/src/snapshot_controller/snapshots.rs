@@ -84,13 +84,18 @@ impl Snapshots {
             let Some(snapshot) = self.shared.snapshots.get(key) else { return Outcome::Done };
             let name = content_name(&snapshot);
             self.shared.metrics.begun(&*snapshot, || self.driver_of(&snapshot, &name));
-            if let Err(outcome) = self.release_claim(&snapshot).await {
-                return outcome;
+            let released = self.release_claim(&snapshot).await;
+            if snapshot.metadata.deleting()
+                && let Err(error) = released
+            {
+                return Outcome::retry(error);
             }
             let step = self.look(&snapshot, &name, live.as_ref() == Some(&name));
             match self.act(step, &snapshot, &name).await {
                 Ok(Flow::On) => conflict = None,
                 Ok(Flow::NoContent) => live = Some(name),
+                // The claim does not hold up its snapshot, but it is looked after.
+                Ok(Flow::End(Outcome::Done)) => return released.into(),
                 Ok(Flow::End(outcome)) => return outcome,
                 Err(error) if error.is_conflict() => {
                     if let Err(error) = self.refresh(key, &name).await {

@@ -101,7 +101,6 @@ async fn a_content_that_cannot_be_deleted_is_tried_again() {
 
 #[tokio::test(start_paused = true)]
 async fn conflicts_are_neither_failures_nor_waits() {
-    // case: snapshotter/82
     for (method, part) in [
         (Method::PUT, "/persistentvolumeclaims/"),
         (Method::PATCH, "/volumesnapshots/"),
@@ -117,6 +116,25 @@ async fn conflicts_are_neither_failures_nor_waits() {
         world.until_gone(&snap).await;
         assert_eq!(world.taken(), 0, "{part}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn claim_is_freed_in_the_end_however_many_conflicts_there_are() {
+    // case: snapshotter/82
+    // More in a row than one write is repeated at once.
+    let count = AtomicUsize::new(0);
+    let world = world_with(409, move |method, path| {
+        let meant = *method == Method::PUT && path.contains("/persistentvolumeclaims/");
+        meant && count.fetch_add(1, Relaxed) % 20 != 19
+    })
+    .await;
+    let snap = world.snapshot("snap").await;
+    world.pass(60).await;
+    let ready = world.until_ready(&snap).await;
+    assert_eq!(crate::snapshot_testing::error(&ready), "");
+    world.pass(60).await;
+    assert_eq!(world.claim_finalizers().await, ["kubernetes.io/pvc-protection"]);
+    assert!(!world.bench.events("ErrorPVCFinalizer").await.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
