@@ -189,8 +189,45 @@ impl Kind for Definition {
     const NAMESPACED: bool = false;
 }
 
+/// Has the definition serve a version, or not.
+fn serve(definition: &mut Value, version: &str, served: bool) {
+    let versions = definition["spec"]["versions"].as_array_mut().expect("versions");
+    let found = versions.iter_mut().find(|one| one["name"] == version);
+    found.expect("the version")["served"] = served.into();
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_gate_group_kinds_are_not_asked_for() {
+    // case: snapshotter/63
+    let mut world = World::start().await;
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    let api = refusing(&world.bench.api, 500, move |_, path| {
+        let group = path.contains("groupsnapshot.storage.k8s.io");
+        count.fetch_add(usize::from(group), Relaxed);
+        false
+    });
+    world.controller.take().expect("runs").kill();
+    let mut process = world.bench.process_with(api);
+    let config = Config { groups: false, ..Config::default() };
+    let controller = SnapshotController::new(&process.context, config);
+    let shutdown = process.shutdown.clone();
+    process.spawn(async move { controller.run(shutdown).await });
+    world.controller = Some(process);
+    let snap = world.snapshot("snap").await;
+    world.until_ready(&snap).await;
+    let member = json!({"status": {"volumeGroupSnapshotName": "g"}});
+    world.bench.merge_status::<VolumeSnapshot>(&snap, member).await;
+    world.pass(60).await;
+    world.delete(&snap).await;
+    world.until_gone(&snap).await;
+    assert!(world.contents().await.is_empty());
+    assert_eq!((world.taken(), asked.load(Relaxed)), (0, 0));
+}
+
 #[tokio::test(start_paused = true)]
 async fn group_kinds_may_come_later() {
+    let all = longshore_cluster::ListParams::default();
     let mut world = World::start().await;
     world.controller.take().expect("runs").kill();
     world.snapshotter.take().expect("runs").kill();
@@ -219,10 +256,26 @@ async fn group_kinds_may_come_later() {
     let snap = world.snapshot("snap").await;
     world.until_ready(&snap).await;
     // case: snapshotter/64
-    for definition in definitions {
+    let names: Vec<ObjectKey> = definitions
+        .iter()
+        .map(|one| ObjectKey::cluster(one["metadata"]["name"].as_str().expect("a name")))
+        .collect();
+    for mut definition in definitions {
+        serve(&mut definition, "v1", false);
         world.bench.create::<Definition>(definition).await;
     }
-    world.pass(5).await;
+    world.pass(100).await;
+    assert!(world.bench.api.list::<VolumeGroupSnapshot>(None, &all).await.is_err(), "v1beta2 only");
+    let other = world.snapshot("other").await;
+    world.until_ready(&other).await;
+    for name in &names {
+        let found = world.bench.api.get_raw::<Definition>(name).await.expect("readable");
+        let mut definition = found.expect("defined");
+        serve(&mut definition, "v1", true);
+        let versions = json!({"spec": {"versions": definition["spec"]["versions"]}});
+        world.bench.merge::<Definition>(name, versions).await;
+    }
+    world.pass(60).await;
     let label: Value = json!({"metadata": {"labels": {"app": "db"}}});
     world.bench.merge::<Claim>(&key("origin"), label).await;
     world

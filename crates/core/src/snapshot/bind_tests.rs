@@ -201,7 +201,6 @@ fn a_member_of_a_group() {
     assert_eq!(next(&going, Some(&content), with_it), "nothing");
     let unknown = Around(Class::Unnamed, Group::Unknown, false, false);
     assert_eq!(next(&going, Some(&content), unknown), "wait");
-    // case: snapshotter/63
     let gone = Around(Class::Unnamed, Group::Missing, false, true);
     assert_eq!(next(&going, None, gone), "remove as-source-protection+in-group-protection");
 }
@@ -530,7 +529,6 @@ fn parameters_and_secrets_of_the_driver() {
     let unknown = params::for_driver(&parameters(json!({"csi.storage.k8s.io/foo": "1"})), None);
     let error = unknown.expect_err("unknown").to_string();
     assert!(error.contains("found unknown parameter key \"csi.storage.k8s.io/foo\""), "{error}");
-    // case: snapshotter/31
     let list = parameters(
         json!({"csi.storage.k8s.io/snapshotter-list-secret-name": "l-${volumesnapshotcontent.name}",
         "csi.storage.k8s.io/snapshotter-list-secret-namespace": "secrets"}),

@@ -4,17 +4,19 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use http::Method;
+use kube::client::Body;
+use longshore_cluster::{Api, DeleteParams, Patch};
 use longshore_core::model::{
     ObjectKey,
-    keys::finalizers,
+    keys::{annotations, finalizers},
     kinds::{
-        Claim, VolumeGroupSnapshot, VolumeGroupSnapshotClass, VolumeGroupSnapshotContent,
+        Claim, Volume, VolumeGroupSnapshot, VolumeGroupSnapshotClass, VolumeGroupSnapshotContent,
         VolumeSnapshot,
     },
 };
 use longshore_csi::{
     Call,
-    capabilities::{GroupCapability, PluginService},
+    capabilities::{ControllerCapability, GroupCapability, PluginService},
     fake::{self, Fault},
 };
 use serde_json::{Value, json};
@@ -81,6 +83,34 @@ async fn until_members_ready(world: &World) -> Vec<VolumeSnapshot> {
         world.bench.pass(Duration::from_millis(20)).await;
     }
     panic!("members are not ready: {:#?}", members(world).await);
+}
+
+/// The content of a dynamic group snapshot.
+async fn group_content(world: &World, group: &ObjectKey) -> VolumeGroupSnapshotContent {
+    let group = world.bench.get::<VolumeGroupSnapshot>(group).await.expect("there");
+    let name = format!("groupsnapcontent-{}", group.metadata.uid);
+    world.bench.get(&ObjectKey::cluster(name)).await.expect("a content")
+}
+
+/// The API, where something happens right before some requests.
+fn doing_before<F>(
+    api: &Api,
+    before: impl Fn(&Method, &str) -> Option<F> + Send + Sync + 'static,
+) -> Api
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let client = api.client().clone();
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let (client, first) = (client.clone(), before(request.method(), request.uri().path()));
+        async move {
+            if let Some(first) = first {
+                first.await;
+            }
+            client.send(request).await
+        }
+    });
+    Api::new(kube::Client::new(service, "default"))
 }
 
 async fn until_all_gone(world: &World, group: &ObjectKey) {
@@ -216,7 +246,14 @@ async fn a_restore_from_a_member_holds_the_group() {
     world.pass(1).await;
     world.bench.delete::<VolumeGroupSnapshot>(&group).await;
     world.pass(100).await;
-    assert_eq!(world.taken(), 2);
+    assert_eq!((world.taken(), world.calls(Call::DeleteVolumeGroupSnapshot)), (2, 0));
+    let waits = world.bench.get::<VolumeGroupSnapshot>(&group).await.expect("it waits");
+    assert!(waits.metadata.deleting());
+    assert_eq!(members(&world).await.iter().filter(|one| one.metadata.deleting()).count(), 0);
+    assert_eq!(
+        world.bench.events("SnapshotDeletePending").await,
+        ["Snapshot is being used to restore a PVC"]
+    );
     world.bench.merge_status::<Claim>(&key("restore"), phase("Bound")).await;
     until_all_gone(&world, &group).await;
 }
@@ -229,15 +266,130 @@ async fn a_group_call_without_a_verdict_is_repeated_under_its_name() {
         world.driver.script(TAKEN, [Fault::After(Code::Aborted, "running".into())]);
     }
     let group = group(&world).await;
+    // After 1, 2 and 4 seconds more.
+    for calls in 1..=3 {
+        while world.calls(TAKEN) < calls {
+            world.bench.pass(Duration::from_millis(50)).await;
+        }
+        world.bench.pass(Duration::from_millis(50)).await;
+        let content = group_content(&world, &group).await;
+        let note = content.metadata.annotation(annotations::GROUP_SNAPSHOT_BEING_CREATED);
+        assert_eq!(note, Some("yes"), "after {calls} calls");
+        assert_eq!(world.calls(TAKEN), calls);
+    }
     world.bench.until::<VolumeGroupSnapshot>(&group, is_ready).await;
+    let content = group_content(&world, &group).await;
+    assert_eq!(content.metadata.annotation(annotations::GROUP_SNAPSHOT_BEING_CREATED), None);
     assert_eq!((world.calls(TAKEN), world.driver.state().groups.len()), (4, 1));
+    let calls = world.driver.calls_of(TAKEN);
+    assert!(calls.iter().all(|call| call.request == calls[0].request), "{calls:?}");
     assert_eq!(until_members_ready(&world).await.len(), 2);
     // case: snapshotter/72
     let refused = Fault::Before(Code::Internal, "half way".into());
     world.driver.script(Call::DeleteVolumeGroupSnapshot, [refused]);
     world.bench.delete::<VolumeGroupSnapshot>(&group).await;
+    while world.calls(Call::DeleteVolumeGroupSnapshot) == 0 {
+        world.bench.pass(Duration::from_millis(10)).await;
+    }
+    world.bench.pass(Duration::from_millis(100)).await;
+    assert_eq!((members(&world).await.len(), world.taken()), (2, 2), "visible meanwhile");
+    let told = world.bench.events("GroupSnapshotDeleteError").await;
+    assert!(told.first().is_some_and(|text| text.contains("half way")), "{told:?}");
     until_all_gone(&world, &group).await;
-    assert_eq!(world.calls(Call::DeleteVolumeGroupSnapshot), 2);
+    let calls = world.driver.calls_of(Call::DeleteVolumeGroupSnapshot);
+    let [first, second] = &calls[..] else { panic!("{calls:?}") };
+    assert_eq!(first.request, second.request, "the same ids");
+}
+
+#[tokio::test(start_paused = true)]
+async fn members_become_ready_by_themselves() {
+    // case: snapshotter/59
+    let world = world().await;
+    world.driver.configure(|driver| {
+        driver.controller.remove(ControllerCapability::GetSnapshot);
+        (driver.group_polls, driver.snapshot_polls) = (2, 6);
+    });
+    let group = group(&world).await;
+    world.bench.until::<VolumeGroupSnapshot>(&group, is_ready).await;
+    assert_eq!(world.calls(TAKEN), 3, "asked again under its name until it was ready");
+    assert!(!members(&world).await.iter().any(VolumeSnapshot::ready));
+    world.pass(200).await;
+    let all = until_members_ready(&world).await;
+    for member in &all {
+        let content = world.content_of(member).await;
+        let handle = content.status.and_then(|status| status.snapshot_handle).expect("a handle");
+        let asked = world.driver.calls_of(Call::ListSnapshots).into_iter();
+        let asked = asked.filter(|call| call.request.contains(&handle)).count();
+        assert_eq!(asked, 7, "six times not ready, then ready");
+    }
+    assert_eq!((world.calls(TAKEN), world.calls(Call::CreateSnapshot)), (3, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn volume_of_another_driver_is_no_member() {
+    // case: snapshotter/54
+    let world = world().await;
+    let uid = world.bench.claim("theirs", "any").await;
+    world
+        .bench
+        .create::<Volume>(json!({"metadata": {"name": "pv-theirs"}, "spec": {
+            "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
+            "claimRef": {"namespace": "default", "name": "theirs", "uid": uid},
+            "csi": {"driver": "other.example", "volumeHandle": "h"}}}))
+        .await;
+    let of_claim =
+        json!({"metadata": {"labels": {"app": "db"}}, "spec": {"volumeName": "pv-theirs"}});
+    world.bench.merge::<Claim>(&key("theirs"), of_claim).await;
+    let bound = json!({"status": {"phase": "Bound"}});
+    world.bench.merge_status::<Claim>(&key("theirs"), bound).await;
+    let group = group(&world).await;
+    world.pass(30).await;
+    let told = world.bench.events("CreateGroupSnapshotContentFailed").await;
+    assert!(
+        told.first().is_some_and(|text| text.contains("belongs to driver other.example")),
+        "{told:?}"
+    );
+    let seen = world.bench.get::<VolumeGroupSnapshot>(&group).await.expect("there");
+    let status = seen.status.expect("a status");
+    assert_eq!(status.ready_to_use, Some(false));
+    let text = status.error.and_then(|error| error.message).unwrap_or_default();
+    assert!(text.contains("belongs to driver other.example"), "{text}");
+    assert_eq!((world.calls(TAKEN), members(&world).await.len()), (0, 0));
+    let all = longshore_cluster::ListParams::default();
+    let contents = world.bench.api.list::<VolumeGroupSnapshotContent>(None, &all).await;
+    assert!(contents.expect("listed").is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn content_that_vanished_before_its_deletion_is_no_failure() {
+    // case: snapshotter/69
+    let mut world = world().await;
+    let group = group(&world).await;
+    world.bench.until::<VolumeGroupSnapshot>(&group, is_ready).await;
+    until_members_ready(&world).await;
+    let name = ObjectKey::cluster(group_content(&world, &group).await.metadata.name);
+    // Between look and deletion somebody takes the content away.
+    let (direct, gone) = (world.bench.api.clone(), name.clone());
+    let api = doing_before(&world.bench.api, move |method, path| {
+        let meant = method == Method::DELETE && path.ends_with(&format!("/{}", gone.name));
+        let (direct, gone) = (direct.clone(), gone.clone());
+        meant.then_some(async move {
+            let free = json!({"metadata": {"finalizers": null}});
+            let patched = direct.patch::<VolumeGroupSnapshotContent>(&gone, Patch::Merge(&free));
+            patched.await.expect("patched");
+            let now = DeleteParams::default();
+            direct.delete::<VolumeGroupSnapshotContent>(&gone, &now).await.expect("deleted");
+        })
+    });
+    run_through(&mut world, api);
+    world.bench.delete::<VolumeGroupSnapshot>(&group).await;
+    world.bench.until_gone::<VolumeGroupSnapshot>(&group).await;
+    world.pass(60).await;
+    assert!(world.bench.get::<VolumeGroupSnapshotContent>(&name).await.is_none());
+    assert!(members(&world).await.is_empty());
+    for reason in ["GroupSnapshotContentObjectDeleteError", "SnapshotDeleteError"] {
+        assert!(world.bench.events(reason).await.is_empty(), "{reason}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
