@@ -153,7 +153,7 @@ async fn run_in(mut process: Process, driver: &Driver, config: Config) -> Proces
     process
 }
 
-async fn attributes(bench: &Bench, name: &str) {
+pub(super) async fn attributes(bench: &Bench, name: &str) {
     bench
         .create::<VolumeAttributesClass>(json!({"metadata": {"name": name}, "driverName": DRIVER,
             "parameters": {"tier": name}}))
@@ -656,7 +656,7 @@ async fn a_rollback_that_is_refused_rests_as_any_other_change() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn volumes_of_other_drivers_are_left_alone() {
+async fn volumes_of_others_and_unbound_claims_are_left_alone() {
     // case: resizer/45
     let world = World::start(Config::default()).await;
     let claim = world.claim("data").await;
@@ -671,10 +671,34 @@ async fn volumes_of_other_drivers_are_left_alone() {
     let bound = json!({"status": {"phase": "Bound", "capacity": {"storage": "1Gi"}}});
     world.bench.merge::<Claim>(&key("theirs"), json!({"spec": {"volumeName": "theirs"}})).await;
     world.bench.merge_status::<Claim>(&key("theirs"), bound).await;
-    world.want(&key("theirs"), "b").await;
-    world.ask(&key("theirs"), "2Gi").await;
+    // One of an in-tree plugin, and one whose claim is not bound.
+    let uid = world.bench.claim("in-tree", "fast").await;
+    world
+        .bench
+        .create::<Volume>(json!({"metadata": {"name": "in-tree"}, "spec": {
+            "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
+            "claimRef": {"namespace": "default", "name": "in-tree", "uid": uid},
+            "awsElasticBlockStore": {"volumeID": "vol-1"}}}))
+        .await;
+    world.bench.merge::<Claim>(&key("in-tree"), json!({"spec": {"volumeName": "in-tree"}})).await;
+    let bound = json!({"status": {"phase": "Bound", "capacity": {"storage": "1Gi"}}});
+    world.bench.merge_status::<Claim>(&key("in-tree"), bound).await;
+    // While it is not bound it cannot ask for more: it has less than it asks for.
+    let unbound = world.claim_of("unbound", "b").await;
+    let less = json!({"status": {"phase": "Pending", "capacity": {"storage": "512Mi"},
+        "currentVolumeAttributesClassName": "a"}});
+    world.bench.merge_status::<Claim>(&unbound, less).await;
+    for name in ["theirs", "in-tree"] {
+        world.want(&key(name), "b").await;
+        world.ask(&key(name), "2Gi").await;
+    }
     world.bench.pass(Duration::from_secs(60)).await;
     assert!(world.classes().is_empty() && world.sizes().is_empty());
+    let again = json!({"status": {"phase": "Bound"}});
+    world.bench.merge_status::<Claim>(&unbound, again).await;
+    world.until_class(&unbound, "b").await;
+    world.until(&unbound, |claim| size(claim) == "1Gi").await;
+    assert_eq!((world.classes(), world.sizes()), (vec!["b".to_owned()], vec![1]));
     world.want(&claim, "b").await;
     world.until_class(&claim, "b").await;
 }
