@@ -166,6 +166,36 @@ impl World {
     }
 }
 
+impl World {
+    /// What the controller's metrics say now.
+    fn metrics(&self) -> String {
+        self.controller.as_ref().expect("runs").context.metrics.render()
+    }
+
+    /// How often the controller has counted the operation with the status, for the driver's snapshots.
+    pub(crate) fn counted(&self, operation: &str, status: &str) -> u64 {
+        let labels = [
+            format!("driver_name=\"{DRIVER}\""),
+            format!("operation_name=\"{operation}\""),
+            format!("operation_status=\"{status}\""),
+        ];
+        let metrics = self.metrics();
+        let all = metrics
+            .lines()
+            .filter(|line| line.starts_with("snapshot_controller_operation_total_seconds_count{"));
+        let fitting = all.filter(|line| labels.iter().all(|label| line.contains(label)));
+        fitting.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
+    }
+
+    /// Operations that the controller has begun and not ended.
+    pub(crate) fn in_flight(&self) -> i64 {
+        let metrics = self.metrics();
+        let name = "snapshot_controller_operations_in_flight ";
+        let value = metrics.lines().find_map(|line| line.strip_prefix(name));
+        value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{metrics}"))
+    }
+}
+
 /// The message of the status' error.
 pub(crate) fn error(snapshot: &VolumeSnapshot) -> &str {
     let error = snapshot.status.as_ref().and_then(|status| status.error.as_ref());

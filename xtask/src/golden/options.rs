@@ -167,7 +167,16 @@ mod tests {
         let chosen = options.choose(corpus, all, &known).unwrap();
         let fixed = names_in(&corpus.dir().join("real-sample.txt")).unwrap();
         assert_eq!(chosen.len(), fixed.len() + DRAWN);
-        for part in ["attacher", "provisioner", "registrar", "resizer", "volume-controllers"] {
+        let parts = [
+            "attacher",
+            "health-monitor",
+            "provisioner",
+            "registrar",
+            "resizer",
+            "snapshot",
+            "volume-controllers",
+        ];
+        for part in parts {
             assert!(fixed.iter().any(|name| name.starts_with(part)), "none of {part}");
         }
     }

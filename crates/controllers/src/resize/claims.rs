@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use longshore_cluster::{OptionalExt as _, Patch};
+use longshore_cluster::{ApiError, OptionalExt as _, Patch};
 use longshore_core::model::{
     ObjectKey,
     kinds::{Claim, Volume},
@@ -61,14 +61,21 @@ impl Sidecar {
         Ok(None)
     }
 
-    /// Patches the volume.
+    /// Patches the volume. It insists on no version, so after a conflict the same patch is sent again.
     pub(super) async fn patch_volume(
         &self,
         volume: &Volume,
         patch: &Value,
     ) -> Result<(), ResizeError> {
         let key = ObjectKey::cluster(&volume.metadata.name);
-        let written = self.api.patch::<Volume>(&key, Patch::Strategic(patch)).await;
+        let send = async || self.api.patch::<Volume>(&key, Patch::Strategic(patch)).await;
+        let mut written = send().await;
+        for _ in 1..TRIES {
+            if !written.as_ref().is_err_and(ApiError::is_conflict) {
+                break;
+            }
+            written = send().await;
+        }
         let failed = |source| ResizeError::Volume { volume: volume.name(), source };
         if let Some(written) = written.optional().map_err(failed)? {
             self.volumes.assume(&written);

@@ -43,7 +43,7 @@ pub struct Config {
     /// Tell the driver the names of claim and volume when it modifies a volume.
     #[arg(long)]
     pub extra_modify_metadata: bool,
-    /// Serve only volumes that the node can reach which NODE_NAME names; not in csi-resizer. Give every node its own, without --leader-election.
+    /// Serve only volumes with a node affinity that fits the node which NODE_NAME names; not in csi-resizer. Give every node its own, without --leader-election.
     #[arg(long)]
     pub node_deployment: bool,
     /// Feature gate `RecoverVolumeExpansionFailure`.

@@ -40,11 +40,10 @@ pub(super) enum ResizeError {
 }
 
 impl ResizeError {
-    /// Another write came in between, which is no failure of the expansion.
+    /// Other writes came in between, again and again: no failure of the expansion, but one that waits.
     pub(super) fn is_conflict(&self) -> bool {
         match self {
             Self::Claim { source, .. } | Self::Volume { source, .. } => source.is_conflict(),
-            Self::Changed => true,
             _ => false,
         }
     }

@@ -109,13 +109,15 @@ impl Reconciler for Expansions {
     }
 
     async fn reconcile(&self, key: &ObjectKey) -> Outcome {
-        self.sidecar.expand(key).await
+        let Some(claim) = self.sidecar.claims.get(key) else { return Outcome::Done };
+        let outcome = self.sidecar.expand(&claim).await;
+        self.sidecar.tidy(&claim);
+        outcome
     }
 }
 
 impl Sidecar {
-    async fn expand(&self, key: &ObjectKey) -> Outcome {
-        let Some(claim) = self.claims.get(key) else { return Outcome::Done };
+    async fn expand(&self, claim: &Claim) -> Outcome {
         if claim.spec.volume_name.is_empty() {
             return Outcome::Done;
         }
@@ -123,11 +125,14 @@ impl Sidecar {
         else {
             return Outcome::retry(ResizeError::NoVolume(claim.spec.volume_name.clone()));
         };
+        let refused = self.memory.with(&claim.metadata.uid, |marks| marks.refused);
+        let mut next = target::decide(&self.rules(), claim, &volume, refused);
         if !self.serves(&volume) {
+            if matches!(next, Expansion::To(_)) {
+                self.note_unserved(claim, &volume);
+            }
             return Outcome::Done;
         }
-        let refused = self.memory.with(&claim.metadata.uid, |marks| marks.refused);
-        let mut next = target::decide(&self.rules(), &claim, &volume, refused);
         if next == Expansion::DropMark {
             if let Err(error) = self.patch_volume(&volume, &writes::unmarked()).await {
                 return Outcome::retry(error);
@@ -135,12 +140,12 @@ impl Sidecar {
             let unmarked = self.volumes.get(&volume.metadata.key());
             let Some(unmarked) = unmarked else { return Outcome::Done };
             volume = unmarked;
-            next = target::decide(&self.rules(), &claim, &volume, refused);
+            next = target::decide(&self.rules(), claim, &volume, refused);
         }
         match next {
             // The mark is gone, or the cache does not show it yet: its next change does.
             Expansion::Nothing | Expansion::DropMark => Outcome::Done,
-            Expansion::To(target) => self.expand_to(target, &claim, &volume).await,
+            Expansion::To(target) => self.expand_to(target, claim, &volume).await,
         }
     }
 
@@ -165,10 +170,13 @@ impl Sidecar {
             true if recorded && !infeasible => Begin::Again,
             true => Begin::Anew,
         };
-        match self.grow(target, begin, claim, volume).await {
+        if let Err(error) = self.mark(target, begin, claim, volume).await {
+            return self.not_marked(claim, volume, error);
+        }
+        match self.grow(target, claim, volume).await {
             Ok(()) => Outcome::Done,
-            Err(error) if error.is_conflict() => Outcome::Again,
-            Err(ResizeError::InUse) => Outcome::retry(ResizeError::InUse),
+            Err(error @ ResizeError::InUse) => Outcome::retry(error),
+            Err(error) if error.is_conflict() => Outcome::retry(error),
             Err(error) => self.not_grown(claim, volume, error).await,
         }
     }
@@ -176,12 +184,10 @@ impl Sidecar {
     async fn grow(
         &self,
         target: Quantity,
-        begin: Begin,
         claim: &Claim,
         volume: &Volume,
     ) -> Result<(), ResizeError> {
         let uid = &claim.metadata.uid;
-        self.mark(target, begin, claim, volume).await?;
         self.faults.at("expand.marked");
         let only_offline = self.memory.with(uid, |marks| marks.only_offline);
         if only_offline && self.is_in_use(&claim.metadata.key()) {
@@ -197,12 +203,11 @@ impl Sidecar {
         self.memory.with(uid, |marks| marks.only_offline = false);
         let grown = self.call_expand(target, volume).await?;
         self.faults.at("expand.answered");
-        self.record_grown(&grown, claim, volume).await?;
         self.memory.with(uid, |marks| {
             marks.refused = false;
             marks.size_infeasible = None;
         });
-        Ok(())
+        self.record_grown(&grown, claim, volume).await
     }
 
     /// Writes down what the driver is about to be asked for.
@@ -266,6 +271,25 @@ impl Sidecar {
         Ok(())
     }
 
+    /// The driver was not asked: what it has said before still holds.
+    fn not_marked(&self, claim: &Claim, volume: &Volume, error: ResizeError) -> Outcome {
+        if matches!(error, ResizeError::Changed) {
+            return Outcome::Again;
+        }
+        if !error.is_conflict() {
+            let text = self.failure(volume, &error);
+            self.recorder.warning(claim, "VolumeResizeFailed", text);
+        }
+        Outcome::retry(error)
+    }
+
+    fn failure(&self, volume: &Volume, error: &ResizeError) -> String {
+        format!(
+            "resize volume {:?} by resizer {:?} failed: {error}",
+            volume.metadata.name, self.name
+        )
+    }
+
     async fn not_grown(&self, claim: &Claim, volume: &Volume, error: ResizeError) -> Outcome {
         let answer = error.answer().filter(|answer| answer.is_final());
         let infeasible = answer.is_some_and(|answer| answer.is_infeasible());
@@ -278,10 +302,7 @@ impl Sidecar {
             marks.only_offline = in_use && self.pods.is_some();
         });
         let said = error.to_string();
-        let mut text = format!(
-            "resize volume {:?} by resizer {:?} failed: {said}",
-            volume.metadata.name, self.name
-        );
+        let mut text = self.failure(volume, &error);
         if answer.is_some() && self.config.recovers {
             let written = self.patch_claim(claim, Precondition::None, |_| {
                 let now = clock::seconds(clock::now());

@@ -69,6 +69,14 @@ impl Memory {
         lock.lock_owned().await
     }
 
+    /// After a pass: drops what says nothing, and all of a claim that was deleted during the pass.
+    pub(super) fn tidy(&self, uid: &Uid, gone: bool) {
+        let mut claims = self.claims.lock();
+        if claims.get(uid).is_some_and(|marks| gone || !marks.is_needed()) {
+            claims.remove(uid);
+        }
+    }
+
     /// The claim is gone.
     pub(super) fn forget(&self, uid: &Uid) {
         self.claims.lock().remove(uid);

@@ -15,6 +15,8 @@ mod request;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod tests_of_failures;
+#[cfg(test)]
 mod tests_of_lives;
 #[cfg(test)]
 mod tests_of_requests;
@@ -28,7 +30,7 @@ use longshore_core::{
         keys::manifest,
         kinds::{Claim, Pod, Volume, VolumeAttributesClass},
     },
-    resize::target,
+    resize::{is_of, target},
 };
 use longshore_csi::{
     Client, CsiError,
@@ -201,13 +203,34 @@ struct Sidecar {
 }
 
 impl Sidecar {
-    /// Whether this instance serves the volume: with `--node-deployment` only what its node can reach.
+    /// Whether this instance serves the volume: with `--node-deployment` only one whose node affinity fits
+    /// its node. One without any would be expanded by the resizers of all nodes at once.
     fn serves(&self, volume: &Volume) -> bool {
         let Some(node) = &self.config.node else { return true };
-        let Some(required) = &volume.spec.node_affinity.required else { return true };
+        let Some(required) = &volume.spec.node_affinity.required else { return false };
         let labels: BTreeMap<String, String> =
             node.segments.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
         required.matches(&node.name, &labels)
+    }
+
+    /// Says why nobody does what a claim asks for.
+    fn note_unserved(&self, claim: &Claim, volume: &Volume) {
+        if is_of(&self.name, volume) && volume.spec.node_affinity.required.is_none() {
+            tracing::warn!(
+                claim = %claim.metadata.key(),
+                volume = volume.metadata.name,
+                "the volume has no node affinity, so no resizer with --node-deployment serves it; \
+                 run one for the cluster, without that flag"
+            );
+        }
+    }
+
+    /// Ends a pass over the claim. One that was deleted meanwhile leaves no marks: nobody would ever look
+    /// at them again.
+    fn tidy(&self, claim: &Claim) {
+        let uid = &claim.metadata.uid;
+        let here = self.claims.get(&claim.metadata.key());
+        self.memory.tidy(uid, !here.is_some_and(|here| here.metadata.uid == *uid));
     }
 
     fn rules(&self) -> target::Resizer<'_> {

@@ -135,26 +135,34 @@ impl Reconciler for Modifications {
     }
 
     async fn reconcile(&self, key: &ObjectKey) -> Outcome {
-        self.sidecar.modify(key).await
+        let Some(claim) = self.sidecar.claims.get(key) else { return Outcome::Done };
+        let outcome = self.sidecar.modify(&claim).await;
+        self.sidecar.tidy(&claim);
+        outcome
     }
 }
 
 impl Sidecar {
-    async fn modify(&self, key: &ObjectKey) -> Outcome {
-        let Some(claim) = self.claims.get(key) else { return Outcome::Done };
+    async fn modify(&self, claim: &Claim) -> Outcome {
         if claim.spec.volume_name.is_empty() || claim.status.phase != ClaimPhase::Bound {
             return Outcome::Done;
         }
         let Some(volume) = self.volumes.get(&ObjectKey::cluster(&claim.spec.volume_name)) else {
             return Outcome::retry(ResizeError::NoVolume(claim.spec.volume_name.clone()));
         };
-        if !is_of(&self.name, &volume) || !self.serves(&volume) {
+        if !is_of(&self.name, &volume) {
+            return Outcome::Done;
+        }
+        if !self.serves(&volume) {
+            if decide(&View::of(claim, false)) != Modification::Nothing {
+                self.note_unserved(claim, &volume);
+            }
             return Outcome::Done;
         }
         let retention = self.config.retry_interval_max;
         let (view, resting) = self.memory.with(&claim.metadata.uid, |marks| {
             let uncertain = marks.modify_uncertain && !self.faults.forgets(Bug::TwoClasses);
-            let view = View::of(&claim, uncertain);
+            let view = View::of(claim, uncertain);
             let resting = rest(marks.class_infeasible, retention).filter(|_| view.repeats());
             if resting.is_none() {
                 let again = view.repeats() && view.is_infeasible();
@@ -169,13 +177,13 @@ impl Sidecar {
         let done = match decide(&view) {
             Modification::Nothing => return Outcome::Done,
             Modification::Begin(_) if back => return Outcome::Done,
-            Modification::Cancel => self.cancel(&claim).await,
-            Modification::Continue(class) => self.go_on(class, &claim, &volume).await,
-            Modification::Begin(class) => self.begin(class, &claim, &volume).await,
+            Modification::Cancel => self.cancel(claim).await,
+            Modification::Continue(class) => self.go_on(class, claim, &volume).await,
+            Modification::Begin(class) => self.begin(class, claim, &volume).await,
         };
         match done {
             Ok(()) => Outcome::Done,
-            Err(error) if error.is_conflict() => Outcome::Again,
+            Err(ResizeError::Changed) => Outcome::Again,
             Err(error) if error.answer().is_some_and(CsiError::is_infeasible) => {
                 Outcome::After(retention)
             }
@@ -318,12 +326,8 @@ impl Sidecar {
             (false, true) => Refusal::Final,
             (false, false) => Refusal::Unknown,
         };
-        self.memory.with(&claim.metadata.uid, |marks| {
-            marks.modify_uncertain = refusal == Refusal::Unknown;
-            if refusal == Refusal::Infeasible {
-                marks.class_infeasible = Some(Instant::now());
-            }
-        });
+        let uid = &claim.metadata.uid;
+        self.memory.with(uid, |marks| marks.modify_uncertain = refusal == Refusal::Unknown);
         let mut text = error.to_string();
         if refusal == Refusal::Unknown {
             text = format!("{text}. Still modifying to VAC {class}");
@@ -334,7 +338,12 @@ impl Sidecar {
             let now = clock::seconds(clock::now());
             Some(modify::refused(newest, class, refusal, (code, error.message()), &now))
         });
-        patched.await.map(drop)
+        patched.await?;
+        // Only now: a claim that does not say that its class is infeasible must not rest.
+        if refusal == Refusal::Infeasible {
+            self.memory.with(uid, |marks| marks.class_infeasible = Some(Instant::now()));
+        }
+        Ok(())
     }
 }
 

@@ -15,7 +15,7 @@ use longshore_csi::{
     fake::{self, Driver, Fault},
 };
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::json;
 use tonic::Code;
 
 use super::{Abilities, AbilitiesError, Config, Resizer};
@@ -153,7 +153,7 @@ async fn run_in(mut process: Process, driver: &Driver, config: Config) -> Proces
     process
 }
 
-async fn attributes(bench: &Bench, name: &str) {
+pub(super) async fn attributes(bench: &Bench, name: &str) {
     bench
         .create::<VolumeAttributesClass>(json!({"metadata": {"name": name}, "driverName": DRIVER,
             "parameters": {"tier": name}}))
@@ -183,7 +183,7 @@ pub(super) fn kinds(claim: &Claim) -> Vec<&str> {
     kinds
 }
 
-fn modify_stage(claim: &Claim) -> (&str, &str) {
+pub(super) fn modify_stage(claim: &Claim) -> (&str, &str) {
     let begun = claim.status.modify_volume_status.as_ref();
     begun.map_or(("", ""), |begun| {
         (begun.target_volume_attributes_class_name.as_str(), begun.status.as_str())
@@ -522,30 +522,30 @@ async fn only_volumes_of_the_node_are_served() {
     let node =
         super::Node { name: "n1".into(), segments: [("host".to_owned(), "n1".to_owned())].into() };
     let world = World::start(Config { node: Some(node), ..Config::default() }).await;
-    for (name, host) in [("here", "n1"), ("there", "n2")] {
-        let request = fake::create_request(&format!("v-{name}"), 1 << 30);
-        let made = world.driver.client().create_volume(request).await.expect("made");
-        let uid = world.bench.claim(name, "fast").await;
-        let affinity: Value = json!({"required": {"nodeSelectorTerms": [{"matchExpressions":
-            [{"key": "host", "operator": "In", "values": [host]}]}]}});
-        world.bench.create::<Volume>(json!({"metadata": {"name": name}, "spec": {
-            "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "nodeAffinity": affinity,
-            "claimRef": {"namespace": "default", "name": name, "uid": uid},
-            "csi": {"driver": DRIVER, "volumeHandle": made.volume.expect("a volume").volume_id}}})).await;
-        let key = key(name);
-        world.bench.merge::<Claim>(&key, json!({"spec": {"volumeName": name}})).await;
-        world
-            .bench
-            .merge_status::<Claim>(
-                &key,
-                json!({"status": {"phase": "Bound", "capacity": {"storage": "1Gi"}}}),
-            )
-            .await;
-        world.ask(&key, "2Gi").await;
+    // The last is reached by every node: each of them would call its driver for it.
+    for (name, hosts) in [("here", vec!["n1"]), ("there", vec!["n2"]), ("anywhere", vec![])] {
+        let claim = world.claim(name).await;
+        let key = ObjectKey::cluster(format!("pv-{name}"));
+        let mut raw = world.bench.api.get_raw::<Volume>(&key).await.expect("read").expect("there");
+        world.bench.merge::<Volume>(&key, json!({"metadata": {"finalizers": null}})).await;
+        world.bench.delete::<Volume>(&key).await;
+        world.bench.until_gone::<Volume>(&key).await;
+        if !hosts.is_empty() {
+            raw["spec"]["nodeAffinity"] = json!({"required": {"nodeSelectorTerms": [
+                {"matchExpressions": [{"key": "host", "operator": "In", "values": hosts}]}]}});
+        }
+        for field in ["resourceVersion", "uid", "creationTimestamp"] {
+            raw["metadata"][field].take();
+        }
+        world.bench.create::<Volume>(raw).await;
+        let both = json!({"spec": {"volumeAttributesClassName": "b",
+            "resources": {"requests": {"storage": "2Gi"}}}});
+        world.bench.merge::<Claim>(&claim, both).await;
     }
     world.until(&key("here"), |claim| size(claim) == "2Gi").await;
+    world.until_class(&key("here"), "b").await;
     world.bench.pass(Duration::from_secs(30)).await;
-    assert_eq!(world.sizes(), [2]);
+    assert_eq!((world.sizes(), world.classes()), (vec![2], vec!["b".to_owned()]));
 }
 
 #[tokio::test(start_paused = true)]
@@ -656,7 +656,7 @@ async fn a_rollback_that_is_refused_rests_as_any_other_change() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn volumes_of_other_drivers_are_left_alone() {
+async fn volumes_of_others_and_unbound_claims_are_left_alone() {
     // case: resizer/45
     let world = World::start(Config::default()).await;
     let claim = world.claim("data").await;
@@ -671,10 +671,34 @@ async fn volumes_of_other_drivers_are_left_alone() {
     let bound = json!({"status": {"phase": "Bound", "capacity": {"storage": "1Gi"}}});
     world.bench.merge::<Claim>(&key("theirs"), json!({"spec": {"volumeName": "theirs"}})).await;
     world.bench.merge_status::<Claim>(&key("theirs"), bound).await;
-    world.want(&key("theirs"), "b").await;
-    world.ask(&key("theirs"), "2Gi").await;
+    // One of an in-tree plugin, and one whose claim is not bound.
+    let uid = world.bench.claim("in-tree", "fast").await;
+    world
+        .bench
+        .create::<Volume>(json!({"metadata": {"name": "in-tree"}, "spec": {
+            "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
+            "claimRef": {"namespace": "default", "name": "in-tree", "uid": uid},
+            "awsElasticBlockStore": {"volumeID": "vol-1"}}}))
+        .await;
+    world.bench.merge::<Claim>(&key("in-tree"), json!({"spec": {"volumeName": "in-tree"}})).await;
+    let bound = json!({"status": {"phase": "Bound", "capacity": {"storage": "1Gi"}}});
+    world.bench.merge_status::<Claim>(&key("in-tree"), bound).await;
+    // While it is not bound it cannot ask for more: it has less than it asks for.
+    let unbound = world.claim_of("unbound", "b").await;
+    let less = json!({"status": {"phase": "Pending", "capacity": {"storage": "512Mi"},
+        "currentVolumeAttributesClassName": "a"}});
+    world.bench.merge_status::<Claim>(&unbound, less).await;
+    for name in ["theirs", "in-tree"] {
+        world.want(&key(name), "b").await;
+        world.ask(&key(name), "2Gi").await;
+    }
     world.bench.pass(Duration::from_secs(60)).await;
     assert!(world.classes().is_empty() && world.sizes().is_empty());
+    let again = json!({"status": {"phase": "Bound"}});
+    world.bench.merge_status::<Claim>(&unbound, again).await;
+    world.until_class(&unbound, "b").await;
+    world.until(&unbound, |claim| size(claim) == "1Gi").await;
+    assert_eq!((world.classes(), world.sizes()), (vec!["b".to_owned()], vec![1]));
     world.want(&claim, "b").await;
     world.until_class(&claim, "b").await;
 }

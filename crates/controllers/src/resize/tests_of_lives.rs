@@ -5,15 +5,18 @@ use std::time::Duration;
 use longshore_core::model::{
     ObjectKey,
     keys::{annotations, manifest},
-    kinds::{Claim, Pod, Volume},
+    kinds::{Claim, Pod, Volume, VolumeAttributesClass},
 };
-use longshore_csi::fake::Fault;
+use longshore_csi::{
+    capabilities::{ControllerCapability, NodeCapability},
+    fake::Fault,
+};
 use serde_json::json;
 use tonic::Code;
 
 use super::{
     Config,
-    tests::{MODIFIED, RESIZED, World, kinds, size, stage},
+    tests::{MODIFIED, RESIZED, World, attributes, kinds, size, stage},
 };
 use crate::testing::key;
 
@@ -143,5 +146,137 @@ async fn change_refused_for_a_volume_in_use_is_tried_when_its_pod_has_ended() {
     world.bench.delete::<Pod>(&key("p")).await;
     world.bench.pass(Duration::from_secs(1)).await;
     assert_eq!(world.classes().len(), before + 1);
+    world.until_class(&claim, "b").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn driver_whose_nodes_expand_is_not_called_for_a_smaller_size() {
+    // case: resizer/12
+    let world = World::start_with(Config::default(), |driver| {
+        driver.controller.remove(ControllerCapability::ExpandVolume);
+        driver.node.insert(NodeCapability::ExpandVolume);
+    })
+    .await;
+    let claim = world.claim("data").await;
+    let volume = ObjectKey::cluster("pv-data");
+    world.bench.merge::<Volume>(&volume, json!({"spec": {"capacity": {"storage": "10Gi"}}})).await;
+    let infeasible = json!({"status": {"capacity": {"storage": "3Gi"},
+        "allocatedResources": {"storage": "10Gi"},
+        "allocatedResourceStatuses": {"storage": "NodeResizeInfeasible"}}});
+    world.bench.merge_status::<Claim>(&claim, infeasible).await;
+    world.ask(&claim, "5Gi").await;
+    let seen = world.until_stage(&claim, "NodeResizePending").await;
+    assert_eq!(seen.status.allocated_resources["storage"].to_string(), "5Gi");
+    assert_eq!(size(&seen), "3Gi");
+    assert!(kinds(&seen).contains(&"FileSystemResizePending"), "{:?}", kinds(&seen));
+    assert_eq!(world.volume("pv-data").await.capacity().to_string(), "5Gi");
+    world.bench.pass(Duration::from_secs(60)).await;
+    assert!(world.sizes().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn claim_waits_for_its_volume_and_for_being_bound() {
+    // case: resizer/16
+    let world = World::start(Config::default()).await;
+    let claim = world.claim("data").await;
+    let volume = ObjectKey::cluster("pv-data");
+    let mut raw = world.bench.api.get_raw::<Volume>(&volume).await.expect("read").expect("there");
+    world.bench.merge::<Volume>(&volume, json!({"metadata": {"finalizers": null}})).await;
+    world.bench.delete::<Volume>(&volume).await;
+    world.bench.until_gone::<Volume>(&volume).await;
+    let phase = |phase: &str| json!({"status": {"phase": phase}});
+    world.ask(&claim, "2Gi").await;
+    world.bench.pass(Duration::from_secs(100)).await;
+    let seen = world.bench.get::<Claim>(&claim).await.expect("there");
+    assert_eq!((world.sizes(), stage(&seen)), (vec![], ""));
+    world.bench.merge_status::<Claim>(&claim, phase("Pending")).await;
+    for field in ["resourceVersion", "uid", "creationTimestamp"] {
+        raw["metadata"][field].take();
+    }
+    world.bench.create::<Volume>(raw).await;
+    world.bench.pass(Duration::from_secs(100)).await;
+    let seen = world.bench.get::<Claim>(&claim).await.expect("there");
+    assert_eq!((world.sizes(), stage(&seen)), (vec![], ""), "not bound");
+    world.bench.merge_status::<Claim>(&claim, phase("Bound")).await;
+    world.until(&claim, |claim| size(claim) == "2Gi").await;
+    assert_eq!(world.sizes(), [2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_news_and_the_resync_bring_a_claim_back() {
+    // case: resizer/33
+    // Longer than the test: no attempt is one of the backoff.
+    let never = Duration::from_secs(36_000);
+    let config =
+        Config { retry_interval_start: never, retry_interval_max: never, ..Config::default() };
+    let world = World::start(config).await;
+    let claim = world.claim("data").await;
+    world.driver.always(RESIZED, Fault::Before(Code::Internal, "no".into()));
+    world.ask(&claim, "2Gi").await;
+    world.bench.pass(Duration::from_secs(200)).await;
+    world.driver.clear_calls();
+    let label = json!({"metadata": {"labels": {"seen": "yes"}}});
+    world.bench.merge::<Claim>(&claim, label).await;
+    world.bench.pass(Duration::from_secs(200)).await;
+    assert!(world.sizes().is_empty(), "a label is no news");
+    world.bench.pass(Duration::from_secs(300)).await;
+    assert_eq!(world.sizes(), [2], "the resync after ten minutes");
+    world.driver.clear_faults();
+    let grown = json!({"status": {"capacity": {"storage": "1500Mi"}}});
+    world.bench.merge_status::<Claim>(&claim, grown).await;
+    world.bench.pass(Duration::from_secs(1)).await;
+    assert_eq!(world.sizes(), [2, 2], "it has more than it had");
+    world.until(&claim, |claim| size(claim) == "2Gi").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn class_that_is_taken_back_while_it_is_set_is_set_to_the_end() {
+    for (code, want) in [
+        // case: resizer/44
+        (Code::Unavailable, ["b", "b"]),
+        (Code::Internal, ["b", "b"]),
+    ] {
+        let world = World::start(Config::default()).await;
+        let claim = world.claim_of("data", "").await;
+        world.fail(MODIFIED, code);
+        world.want(&claim, "b").await;
+        world.until(&claim, |claim| kinds(claim).contains(&"ModifyVolumeError")).await;
+        let none = json!({"spec": {"volumeAttributesClassName": null}});
+        world.bench.merge::<Claim>(&claim, none).await;
+        let seen = world.until_class(&claim, "b").await;
+        assert!(kinds(&seen).is_empty(), "{code:?}: {:?}", kinds(&seen));
+        world.bench.pass(Duration::from_secs(60)).await;
+        assert_eq!(world.classes(), want, "{code:?}");
+        assert!(world.bench.events("VolumeModifyCanceled").await.is_empty(), "{code:?}");
+    }
+}
+
+/// Row 3 of the decision: what goes on is not begun again, and needs its class.
+#[tokio::test(start_paused = true)]
+async fn change_without_a_verdict_goes_on_in_silence_and_waits_for_its_class() {
+    let world = World::start(Config::default()).await;
+    let claim = world.claim("data").await;
+    world.driver.always(MODIFIED, Fault::Before(Code::Unavailable, "away".into()));
+    world.want(&claim, "b").await;
+    world.until(&claim, |claim| kinds(claim).contains(&"ModifyVolumeError")).await;
+    world.bench.pass(Duration::from_secs(10)).await;
+    assert!(world.classes().len() > 2, "{:?}", world.classes());
+    assert_eq!(world.bench.events("VolumeModify").await.len(), 1, "begun once");
+    let class = ObjectKey::cluster("b");
+    let free = json!({"metadata": {"finalizers": null}});
+    world.bench.merge::<VolumeAttributesClass>(&class, free).await;
+    world.bench.delete::<VolumeAttributesClass>(&class).await;
+    world.bench.until_gone::<VolumeAttributesClass>(&class).await;
+    world.bench.pass(Duration::from_secs(1)).await;
+    world.driver.clear_faults();
+    world.driver.clear_calls();
+    world.bench.pass(Duration::from_secs(100)).await;
+    let seen = world.bench.get::<Claim>(&claim).await.expect("there");
+    let begun = seen.status.modify_volume_status.as_ref().expect("begun");
+    assert_eq!(begun.status, "InProgress", "not Pending: the driver may be at it");
+    assert_eq!(world.classes(), [""; 0]);
+    let told = world.bench.events("VolumeModifyFailed").await;
+    assert!(told.contains(&"VAC \"b\" does not exist.".to_owned()), "{told:?}");
+    attributes(&world.bench, "b").await;
     world.until_class(&claim, "b").await;
 }

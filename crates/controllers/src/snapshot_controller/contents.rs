@@ -17,7 +17,11 @@ use longshore_core::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Shared, error::ControllerError, snapshots::pass_outcome};
+use super::{
+    Shared,
+    error::ControllerError,
+    snapshots::{STEPS, pass_outcome},
+};
 
 /// A kind of contents.
 pub(super) trait Content: Cacheable {
@@ -97,13 +101,16 @@ impl<T: Content> Reconciler for Contents<T> {
     }
 
     async fn reconcile(&self, key: &ObjectKey) -> Outcome {
-        let outcome = match self.pass(key).await {
-            Err(error) if error.is_conflict() => {
-                let refreshed = self.shared.refresh(&self.contents, key).await;
-                refreshed.map_or_else(Outcome::retry, |()| Outcome::Again)
+        let mut done = self.pass(key).await;
+        for _ in 1..STEPS {
+            if !done.as_ref().is_err_and(ControllerError::is_conflict) {
+                break;
             }
-            done => done.into(),
-        };
-        pass_outcome(outcome)
+            done = self.shared.refresh(&self.contents, key).await;
+            if done.is_ok() {
+                done = self.pass(key).await;
+            }
+        }
+        pass_outcome(done.into())
     }
 }

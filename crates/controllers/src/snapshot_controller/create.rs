@@ -1,6 +1,6 @@
 //! Asks a driver for a snapshot: finds the class, keeps the claim, makes the content.
 
-use longshore_cluster::Outcome;
+use longshore_cluster::ApiError;
 use longshore_core::{
     model::{
         ObjectKey,
@@ -17,11 +17,10 @@ use longshore_core::{
 use serde_json::json;
 
 use super::{
-    BY_CLAIM,
     error::ControllerError,
     snapshots::{Flow, Snapshots},
 };
-use crate::finalizers::{Change, add_finalizer, remove_finalizer};
+use crate::finalizers::{Change, add_finalizer};
 
 impl Snapshots {
     /// Gives the snapshot the only default class of its volume's driver.
@@ -153,30 +152,16 @@ impl Snapshots {
     }
 
     /// Takes our finalizer off the claim once no snapshot is taken of it any more.
-    pub(super) async fn release_claim(&self, snapshot: &VolumeSnapshot) -> Result<(), Outcome> {
+    pub(super) async fn release_claim(&self, snapshot: &VolumeSnapshot) -> Result<(), ApiError> {
         let source = &snapshot.spec.source;
         let Some(name) = &source.persistent_volume_claim_name else { return Ok(()) };
+        if needs_claim(snapshot) {
+            return Ok(());
+        }
         let key = ObjectKey::new(&snapshot.metadata.namespace, name);
-        let finalizer = finalizers::CLAIM_AS_SOURCE;
-        let kept = |claim: &Claim| claim.metadata.has_finalizer(finalizer);
-        if !self.shared.claims.get(&key).is_some_and(|claim| kept(&claim)) {
-            return Ok(());
-        }
-        let others = self.shared.snapshots.by_index(BY_CLAIM, &key.to_string());
-        if needs_claim(snapshot) || others.iter().any(|other| needs_claim(other)) {
-            return Ok(());
-        }
-        match remove_finalizer::<Claim>(&self.shared.api, &key, finalizer).await {
-            Ok(changed) => changed.assume_in(&self.shared.claims),
-            Err(error) => {
-                let text = "Error check and remove PVC Finalizer for VolumeSnapshot";
-                self.shared.recorder.warning(snapshot, "ErrorPVCFinalizer", text);
-                if snapshot.metadata.deleting() {
-                    return Err(Outcome::retry(error));
-                }
-                tracing::warn!(claim = %key, %error, "our finalizer stays on the claim for now");
-            }
-        }
-        Ok(())
+        self.shared.release_claim(&key).await.inspect_err(|_| {
+            let text = "Error check and remove PVC Finalizer for VolumeSnapshot";
+            self.shared.recorder.warning(snapshot, "ErrorPVCFinalizer", text);
+        })
     }
 }

@@ -29,6 +29,8 @@ fn seconds() -> Histogram {
 pub(super) trait Counted {
     /// The names of the three operations.
     const NAMES: [&'static str; 3];
+    /// What is open when it is gone is counted as cancelled.
+    const CANCELS: bool;
 
     fn meta(&self) -> &Meta;
     fn is_cut(&self) -> bool;
@@ -38,6 +40,7 @@ pub(super) trait Counted {
 
 impl Counted for VolumeSnapshot {
     const NAMES: [&'static str; 3] = ["CreateSnapshot", "CreateSnapshotAndReady", "DeleteSnapshot"];
+    const CANCELS: bool = true;
 
     fn meta(&self) -> &Meta {
         &self.metadata
@@ -59,6 +62,7 @@ impl Counted for VolumeSnapshot {
 impl Counted for VolumeGroupSnapshot {
     const NAMES: [&'static str; 3] =
         ["CreateGroupSnapshot", "CreateGroupSnapshotAndReady", "DeleteGroupSnapshot"];
+    const CANCELS: bool = false;
 
     fn meta(&self) -> &Meta {
         &self.metadata
@@ -82,7 +86,15 @@ impl Counted for VolumeGroupSnapshot {
 pub(super) struct SnapshotMetrics {
     durations: Family<[(&'static str, String); 4], Histogram>,
     in_flight: Gauge,
-    begun: Arc<Mutex<HashMap<(Uid, Operation), Instant>>>,
+    begun: Arc<Mutex<HashMap<(Uid, Operation), Begun>>>,
+}
+
+/// An operation that goes on.
+#[derive(Debug)]
+struct Begun {
+    since: Instant,
+    /// Kept from when it was known: when an object is gone, so is its content.
+    driver: Option<String>,
 }
 
 impl SnapshotMetrics {
@@ -101,15 +113,28 @@ impl SnapshotMetrics {
         })
     }
 
-    /// A pass sees the object: what is wanted of it begins, unless it has.
-    pub(super) fn begun<T: Counted>(&self, object: &T) {
+    /// A pass sees the object: what is wanted of it begins, unless it has. `driver` finds the name of the
+    /// driver, as soon as something says it.
+    pub(super) fn begun<T: Counted>(&self, object: &T, driver: impl FnOnce() -> Option<String>) {
         let meta = object.meta();
-        if meta.deleting() {
-            self.begin(meta, Operation::Delete);
-        } else if !object.is_ready() && !object.is_cut() {
-            self.begin(meta, Operation::Create);
-            self.begin(meta, Operation::CreateAndReady);
+        let wanted: &[Operation] = match meta.deleting() {
+            // Nothing holds it any more: it may be gone already, and have been counted.
+            true if meta.finalizers.is_empty() => return,
+            true => &[Operation::Delete],
+            false if object.is_ready() || object.is_cut() => return,
+            false => &[Operation::Create, Operation::CreateAndReady],
+        };
+        // Before the lock: it looks into caches, whose changes are counted here.
+        let driver = driver();
+        let mut begun = self.begun.lock();
+        for operation in wanted {
+            let new = || Begun { since: Instant::now(), driver: None };
+            let one = begun.entry((meta.uid.clone(), *operation)).or_insert_with(new);
+            if one.driver.is_none() {
+                one.driver.clone_from(&driver);
+            }
         }
+        self.count(begun.len());
     }
 
     pub(super) fn created<T: Counted>(&self, object: &T) {
@@ -120,21 +145,20 @@ impl SnapshotMetrics {
         self.end(object, Operation::CreateAndReady, "success", None);
     }
 
-    /// The object is gone; what was not done by then was given up, and is counted with the time that the
-    /// deletion took, as upstream does.
+    /// The object is gone; what was not done by then was given up. As upstream, a snapshot's creation is
+    /// counted then with the time that the deletion took, and a group snapshot's is not counted.
     pub(super) fn deleted<T: Counted>(&self, object: &T) {
-        let deletion = (object.meta().uid.clone(), Operation::Delete);
-        let since = self.begun.lock().get(&deletion).copied();
+        let of = |operation| (object.meta().uid.clone(), operation);
+        let since = self.begun.lock().get(&of(Operation::Delete)).map(|begun| begun.since);
         for operation in [Operation::Create, Operation::CreateAndReady] {
-            self.end(object, operation, "cancel", since);
+            if T::CANCELS {
+                self.end(object, operation, "cancel", since);
+            } else {
+                self.begun.lock().remove(&of(operation));
+            }
         }
         self.end(object, Operation::Delete, "success", None);
-    }
-
-    fn begin(&self, meta: &Meta, operation: Operation) {
-        let mut begun = self.begun.lock();
-        begun.entry((meta.uid.clone(), operation)).or_insert_with(Instant::now);
-        self.count(begun.len());
+        self.count(self.begun.lock().len());
     }
 
     fn end<T: Counted>(
@@ -145,7 +169,11 @@ impl SnapshotMetrics {
         since: Option<Instant>,
     ) {
         let mut begun = self.begun.lock();
-        let Some(first) = begun.remove(&(object.meta().uid.clone(), operation)) else { return };
+        let Some(Begun { since: first, driver }) =
+            begun.remove(&(object.meta().uid.clone(), operation))
+        else {
+            return;
+        };
         self.count(begun.len());
         let [create, ready, delete] = T::NAMES;
         let name = match operation {
@@ -155,8 +183,8 @@ impl SnapshotMetrics {
         };
         let kind = if object.is_pre_provisioned() { "pre-provisioned" } else { "dynamic" };
         let labels = [
-            // Upstream's word where the driver is not known; it is not kept for each snapshot.
-            ("driver_name", "unknown".to_owned()),
+            // Upstream's word where the driver is not known.
+            ("driver_name", driver.unwrap_or_else(|| "unknown".to_owned())),
             ("operation_name", name.to_owned()),
             ("snapshot_type", kind.to_owned()),
             ("operation_status", status.to_owned()),

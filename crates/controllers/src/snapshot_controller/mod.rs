@@ -3,6 +3,7 @@
 //! [`longshore_core::snapshot`] holds the rules. It never talks to a driver: a content that it makes is a
 //! request to the snapshotter beside the driver, whose answer it copies back into the snapshot's status.
 
+mod claims;
 mod config;
 mod contents;
 mod create;
@@ -31,7 +32,10 @@ use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 
 pub use self::config::{Config, GATES, GROUPS};
-use self::{contents::Contents, groups::Kinds, metrics::SnapshotMetrics, snapshots::Snapshots};
+use self::{
+    claims::Claims, contents::Contents, groups::Kinds, metrics::SnapshotMetrics,
+    snapshots::Snapshots,
+};
 use crate::index::{index_nodes, nodes_for};
 
 /// Where its events come from.
@@ -43,6 +47,8 @@ const BY_CLAIM: &str = "snapshots-by-claim";
 const BY_SNAPSHOT: &str = "claims-by-snapshot";
 /// Snapshots by the UID of the group snapshot that owns them.
 const BY_GROUP: &str = "snapshots-by-group";
+/// Snapshots that name a group snapshot, and are not owned by one.
+const BY_GROUP_NAME: &str = "snapshots-by-group-name";
 
 /// The snapshot controller of a cluster.
 pub struct SnapshotController {
@@ -66,6 +72,7 @@ impl SnapshotController {
         tokio::join!(
             snapshots.run(&shutdown),
             contents.run("snapshot-content", &shutdown),
+            Claims::new(&shared).run(&shutdown),
             groups::run(&shared, &queue, &shutdown),
         );
     }
@@ -97,6 +104,13 @@ impl Shared {
         });
         snapshots.index(BY_GROUP, |snapshot: &VolumeSnapshot| {
             group_owner(&snapshot.metadata).map(|owner| owner.uid.to_string()).into_iter().collect()
+        });
+        snapshots.index(BY_GROUP_NAME, |snapshot: &VolumeSnapshot| {
+            let free =
+                snapshot.status.as_ref().filter(|_| group_owner(&snapshot.metadata).is_none());
+            let name = free.and_then(|status| status.volume_group_snapshot_name.as_ref());
+            let namespace = &snapshot.metadata.namespace;
+            name.map(|name| format!("{namespace}/{name}")).into_iter().collect()
         });
         let claims: Cache<Claim> = context.cache();
         claims.index(BY_SNAPSHOT, |claim: &Claim| {

@@ -79,28 +79,43 @@ impl Snapshots {
     }
 
     async fn pass(&self, key: &ObjectKey) -> Outcome {
-        let mut live = None;
+        let (mut live, mut conflict) = (None, None);
         for _ in 0..STEPS {
             let Some(snapshot) = self.shared.snapshots.get(key) else { return Outcome::Done };
-            self.shared.metrics.begun(&*snapshot);
-            if let Err(outcome) = self.release_claim(&snapshot).await {
-                return outcome;
-            }
             let name = content_name(&snapshot);
+            self.shared.metrics.begun(&*snapshot, || self.driver_of(&snapshot, &name));
+            let released = self.release_claim(&snapshot).await;
+            if snapshot.metadata.deleting()
+                && let Err(error) = released
+            {
+                return Outcome::retry(error);
+            }
             let step = self.look(&snapshot, &name, live.as_ref() == Some(&name));
             match self.act(step, &snapshot, &name).await {
-                Ok(Flow::On) => {}
+                Ok(Flow::On) => conflict = None,
                 Ok(Flow::NoContent) => live = Some(name),
+                // The claim does not hold up its snapshot, but it is looked after.
+                Ok(Flow::End(Outcome::Done)) => return released.into(),
                 Ok(Flow::End(outcome)) => return outcome,
                 Err(error) if error.is_conflict() => {
                     if let Err(error) = self.refresh(key, &name).await {
                         return Outcome::retry(error);
                     }
+                    conflict = Some(error);
                 }
                 Err(error) => return Outcome::retry(error),
             }
         }
-        Outcome::Again
+        conflict.map_or(Outcome::Again, Outcome::retry)
+    }
+
+    /// The driver of the snapshot, by its content or its class.
+    fn driver_of(&self, snapshot: &VolumeSnapshot, content: &str) -> Option<String> {
+        if let Some(content) = self.shared.contents.get(&ObjectKey::cluster(content)) {
+            return Some(content.spec.driver.clone());
+        }
+        let class = snapshot.spec.volume_snapshot_class_name.as_deref()?;
+        Some(self.shared.classes.get(&ObjectKey::cluster(class))?.driver.clone())
     }
 
     fn look(&self, snapshot: &VolumeSnapshot, name: &str, content_is_live: bool) -> Step {
@@ -114,12 +129,14 @@ impl Snapshots {
         };
         let claims = self.shared.claims.by_index(BY_SNAPSHOT, &snapshot.key().to_string());
         let group = self.shared.group_of(snapshot, content.as_deref());
+        let parent = self.shared.parent_of(snapshot);
         decide(&View {
             snapshot,
             content: content.as_deref(),
             content_is_live,
             class,
             group: group.view(),
+            parent: parent.as_deref(),
             restoring: claims.iter().any(|claim| claim.status.phase == ClaimPhase::Pending),
         })
     }
@@ -160,6 +177,9 @@ impl Snapshots {
                         )
                         .await;
                 }
+            }
+            Step::AddOwner(patch) => {
+                self.shared.patch(&self.shared.snapshots, &key, &patch).await?;
             }
             Step::CopyStatus(copied) => return self.copy_status(snapshot, copied).await,
             Step::LookForContent => {

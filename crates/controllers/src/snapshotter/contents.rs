@@ -113,6 +113,7 @@ impl Sidecar {
     }
 
     async fn pass(&self, key: &ObjectKey) -> Outcome {
+        let mut conflict = None;
         for _ in 0..STEPS {
             let Some(content) = self.contents.get(key) else { return Outcome::Done };
             if !self.serves(&content) {
@@ -132,7 +133,7 @@ impl Sidecar {
             };
             match done {
                 Ok(Progress::Idle) => return Outcome::Done,
-                Ok(Progress::On) => {}
+                Ok(Progress::On) => conflict = None,
                 Ok(Progress::Unfinished) => {
                     // It may have been deleted meanwhile; then what was made goes now.
                     let newest = self.contents.get(key);
@@ -147,11 +148,12 @@ impl Sidecar {
                     if let Err(error) = self.refresh(&self.contents, key).await {
                         return Outcome::retry(error);
                     }
+                    conflict = Some(error);
                 }
                 Err(error) => return self.failed(&content, &next, error).await,
             }
         }
-        Outcome::Again
+        conflict.map_or(Outcome::Again, Outcome::retry)
     }
 
     /// Shows a failure once, and has the content looked at again.

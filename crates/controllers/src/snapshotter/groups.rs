@@ -94,6 +94,7 @@ impl Groups {
     }
 
     async fn pass(&self, key: &ObjectKey) -> Outcome {
+        let mut conflict = None;
         for _ in 0..STEPS {
             let Some(content) = self.contents.get(key) else { return Outcome::Done };
             let class = self.class_of(&content);
@@ -103,7 +104,7 @@ impl Groups {
             let next = sidecar::decide(&content);
             match self.act(&content, &next).await {
                 Ok(Progress::Idle) => return Outcome::Done,
-                Ok(Progress::On) => {}
+                Ok(Progress::On) => conflict = None,
                 Ok(Progress::Unfinished) => {
                     let newest = self.contents.get(key);
                     if !newest.is_some_and(|newest| sidecar::should_delete(&newest)) {
@@ -117,11 +118,12 @@ impl Groups {
                     if let Err(error) = self.sidecar.refresh(&self.contents, key).await {
                         return Outcome::retry(error);
                     }
+                    conflict = Some(error);
                 }
                 Err(error) => return self.failed(&content, &next, error).await,
             }
         }
-        Outcome::Again
+        conflict.map_or(Outcome::Again, Outcome::retry)
     }
 
     async fn act(

@@ -282,6 +282,39 @@ async fn snapshots_are_looked_up_as_the_driver_can() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn secret_for_lookups_is_named_by_the_class_and_the_content() {
+    // case: snapshotter/31
+    let world = World::start_with(Config::default(), |driver| {
+        driver.controller.remove(ControllerCapability::GetSnapshot);
+    })
+    .await;
+    let made = world.snapshot("made").await;
+    let made = world.content_of(&world.until_ready(&made).await).await;
+    let handle = made.status.and_then(|status| status.snapshot_handle).expect("a handle");
+    let parameters = json!({
+        "csi.storage.k8s.io/snapshotter-list-secret-name": "of-${volumesnapshotcontent.name}",
+        "csi.storage.k8s.io/snapshotter-list-secret-namespace": "default"});
+    world.class("listed", json!({"parameters": parameters})).await;
+    let content = world.given("kept", &handle, json!({"volumeSnapshotClassName": "listed"})).await;
+    let snap = world.snapshot_of_content("kept").await;
+    let missing = "error getting secret of-kept in namespace default";
+    let seen = world.bench.until::<VolumeSnapshot>(&snap, |one| error(one).contains(missing)).await;
+    assert_eq!(seen.status.and_then(|status| status.ready_to_use), Some(false));
+    let refused = world.bench.get::<VolumeSnapshotContent>(&content).await.expect("there");
+    let status = refused.status.expect("a status");
+    let text = status.error.and_then(|error| error.message).expect("a message");
+    assert!(text.contains(missing), "{text}");
+    assert_eq!(world.calls(Call::ListSnapshots), 0);
+    let secret = json!({"metadata": {"name": "of-kept", "namespace": "default"},
+        "stringData": {"user": "x"}});
+    world.bench.create::<Secret>(secret).await;
+    world.pass(60).await;
+    assert_eq!(error(&world.until_ready(&snap).await), "");
+    let calls = world.driver.calls_of(Call::ListSnapshots);
+    assert!(calls[0].request.contains("\"secrets\":\"***stripped***\""), "{calls:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn secrets_names_and_parameters() {
     let config = Config {
         extra_create_metadata: true,

@@ -38,7 +38,6 @@ fn the_next_class() {
         ("", "a", Some(("b", Infeasible)), certain, "cancel"),
         // case: resizer/55
         ("", "", Some(("b", Infeasible)), certain, "cancel"),
-        // case: resizer/44
         ("", "a", Some(("b", InProgress)), certain, "continue b"),
         ("", "a", Some(("b", InProgress)), uncertain, "continue b"),
         // case: resizer/51

@@ -78,7 +78,6 @@ fn the_next_size() {
         // case: resizer/11
         ("2 1 2 2", "NodeResizeInfeasible", Plain, "2Gi"),
         ("2 1 3 3", "NodeResizeInfeasible", Plain, "3Gi"),
-        // case: resizer/12
         ("5 3 10 10", "NodeResizeInfeasible", Trivial, "5Gi"),
         // case: resizer/13
         ("2 1 2 2", "NodeResizePending", Plain, "stop"),
@@ -112,7 +111,6 @@ fn claims_of_others_and_unbound_ones_are_left_alone() {
         volume.spec.claim_ref = serde_json::from_value(reference.clone()).expect("a reference");
         assert_eq!(shown(decide(&resizer(), &claim, &volume, false)), "stop", "{reference}");
     }
-    // case: resizer/16
     let (mut claim, volume) = objects("2 1 1 -", "");
     claim.status.phase = crate::model::ClaimPhase::Pending;
     assert_eq!(shown(decide(&resizer(), &claim, &volume, false)), "stop");
@@ -168,7 +166,6 @@ fn without_recovery_only_the_request_counts() {
 
 #[test]
 fn changes_worth_a_look() {
-    // case: resizer/33
     let (before, _) = objects("2 1 1 -", "");
     let after = |sizes, status| objects(sizes, status).0;
     let mut labelled = before.clone();

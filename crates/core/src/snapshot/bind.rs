@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::{Failure, delete, is_group_member, points_back, refers_to, status};
+use super::{Failure, delete, group, is_group_member, points_back, refers_to, status, writes};
 use crate::model::{
     DeletionPolicy,
     keys::finalizers,
-    kinds::{VolumeSnapshot, VolumeSnapshotContent},
+    kinds::{VolumeGroupSnapshot, VolumeSnapshot, VolumeSnapshotContent},
 };
 
 /// Whether the snapshot's class is known.
@@ -43,6 +43,8 @@ pub struct View<'a> {
     pub class: Class,
     /// The group snapshot that the content belongs to, or that the status names.
     pub group: Group<'a>,
+    /// The group snapshot that the status names, unless it is going.
+    pub parent: Option<&'a VolumeGroupSnapshot>,
     /// A claim that waits for its volume is restored from the snapshot.
     pub restoring: bool,
 }
@@ -58,6 +60,8 @@ pub enum Step {
     CreateContent,
     /// Patch the content, so that it is this snapshot's.
     Bind(Value),
+    /// Patch the snapshot, so that its group snapshot owns it.
+    AddOwner(Value),
     /// Patch the snapshot's status.
     CopyStatus(status::Copied),
     /// The cache shows no content: ask the API.
@@ -149,7 +153,14 @@ fn ready(view: &View<'_>) -> Step {
             "SnapshotMisbound",
             "VolumeSnapshotContent is not bound to the VolumeSnapshot correctly",
         )),
-        Some(_) => Step::Nothing,
+        Some(_) => match view.parent.filter(|_| !is_group_member(&view.snapshot.metadata)) {
+            // A member that was there already: whoever deletes the group snapshot deletes it, too.
+            Some(parent) => {
+                let owner = group::owner(&parent.metadata);
+                Step::AddOwner(writes::with_owner(&view.snapshot.metadata, &owner))
+            }
+            None => Step::Nothing,
+        },
     }
 }
 

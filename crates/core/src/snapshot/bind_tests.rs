@@ -8,7 +8,8 @@ use super::params::{self, Role};
 use super::{content_name, needs_claim, restored_from, status};
 use crate::bind::fixtures::{claim, volume};
 use crate::model::kinds::{
-    Claim, Node, Volume, VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent,
+    Claim, Node, Volume, VolumeGroupSnapshot, VolumeSnapshot, VolumeSnapshotClass,
+    VolumeSnapshotContent,
 };
 
 const SOURCE: &str = "snapshot.storage.kubernetes.io/volumesnapshot-as-source-protection";
@@ -28,6 +29,7 @@ fn shown(step: &Step) -> String {
         Step::AddFinalizers(all) => format!("add {}", last(all)),
         Step::CreateContent => "create".into(),
         Step::Bind(patch) => format!("bind {patch}"),
+        Step::AddOwner(patch) => format!("own {}", patch["metadata"]["ownerReferences"]),
         Step::CopyStatus(copied) => format!("copy {}", copied.patch["status"]),
         Step::LookForContent => "look".into(),
         Step::MarkContent => "mark".into(),
@@ -56,7 +58,8 @@ fn next(
     around: Around,
 ) -> String {
     let Around(class, group, restoring, content_is_live) = around;
-    shown(&decide(&View { snapshot, content, content_is_live, class, group, restoring }))
+    let parent = None;
+    shown(&decide(&View { snapshot, content, content_is_live, class, group, parent, restoring }))
 }
 
 fn bound(over: Value) -> Value {
@@ -198,9 +201,46 @@ fn a_member_of_a_group() {
     assert_eq!(next(&going, Some(&content), with_it), "nothing");
     let unknown = Around(Class::Unnamed, Group::Unknown, false, false);
     assert_eq!(next(&going, Some(&content), unknown), "wait");
-    // case: snapshotter/63
     let gone = Around(Class::Unnamed, Group::Missing, false, true);
     assert_eq!(next(&going, None, gone), "remove as-source-protection+in-group-protection");
+}
+
+#[test]
+fn member_that_was_there_already_gets_its_group_for_an_owner() {
+    let named = json!({"status": {"volumeGroupSnapshotName": "g",
+        "boundVolumeSnapshotContentName": "kept", "readyToUse": true}});
+    let group = json!({"metadata": {"name": "g", "namespace": "ns", "uid": "ug"}});
+    let group: VolumeGroupSnapshot = serde_json::from_value(group).expect("a group snapshot");
+    let next = |over: Value, parent: Option<&VolumeGroupSnapshot>| {
+        let over = both(json!({"metadata": {"finalizers": [SOURCE, BOUND]}}), over);
+        let (snapshot, content) = pre_provisioned(over, json!({}));
+        shown(&decide(&View {
+            snapshot: &snapshot,
+            content: Some(&content),
+            content_is_live: false,
+            class: Class::Known,
+            group: Group::Known("g"),
+            parent,
+            restoring: false,
+        }))
+    };
+    let other = json!({"metadata": {"ownerReferences": [
+        {"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "uc"}]}});
+    let owned = json!({"metadata": {"ownerReferences": [{"name": "g", "uid": "ug",
+        "apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshot"}]}});
+    let reference = r#"{"apiVersion":"groupsnapshot.storage.k8s.io/v1","kind":"VolumeGroupSnapshot","name":"g","uid":"ug"}"#;
+    let kept = r#"{"apiVersion":"v1","kind":"ConfigMap","name":"c","uid":"uc"}"#;
+    // case: snapshotter/58
+    assert_eq!(next(named.clone(), Some(&group)), format!("own [{reference}]"));
+    assert_eq!(
+        next(both(named.clone(), other), Some(&group)),
+        format!("own [{kept},{reference}]"),
+        "other owners stay"
+    );
+    assert_eq!(next(both(named.clone(), owned), Some(&group)), "nothing");
+    assert_eq!(next(named.clone(), None), "nothing", "the group snapshot is gone, or goes");
+    let unready = both(named, json!({"status": {"readyToUse": false}}));
+    assert_eq!(next(unready, Some(&group)), "nothing");
 }
 
 #[test]
@@ -489,7 +529,6 @@ fn parameters_and_secrets_of_the_driver() {
     let unknown = params::for_driver(&parameters(json!({"csi.storage.k8s.io/foo": "1"})), None);
     let error = unknown.expect_err("unknown").to_string();
     assert!(error.contains("found unknown parameter key \"csi.storage.k8s.io/foo\""), "{error}");
-    // case: snapshotter/31
     let list = parameters(
         json!({"csi.storage.k8s.io/snapshotter-list-secret-name": "l-${volumesnapshotcontent.name}",
         "csi.storage.k8s.io/snapshotter-list-secret-namespace": "secrets"}),

@@ -1,11 +1,11 @@
-//! What a snapshotter writes to a content. All are merge patches.
+//! What is written to contents, and to the metadata of snapshots. All are merge patches.
 
 use serde_json::{Map, Value, json};
 
 use super::status::text;
 use crate::model::{
     keys::{annotations, finalizers},
-    kinds::{Meta, SnapshotError, VolumeSnapshotContentStatus},
+    kinds::{Meta, OwnerReference, SnapshotError, VolumeSnapshotContentStatus},
 };
 
 /// A snapshot as the driver describes it.
@@ -100,6 +100,14 @@ pub fn without_finalizers(meta: &Meta, gone: &[&str]) -> Value {
 pub fn with_finalizers(meta: &Meta, new: &[&str]) -> Value {
     let new = new.iter().filter(|one| !meta.has_finalizer(one)).map(|one| (*one).to_owned());
     finalizers_patch(meta, meta.finalizers.iter().cloned().chain(new).collect())
+}
+
+/// The object with another owner, if it is still the version that was looked at.
+#[must_use]
+pub fn with_owner(meta: &Meta, owner: &OwnerReference) -> Value {
+    let owners: Vec<&OwnerReference> = meta.owner_references.iter().chain([owner]).collect();
+    let (uid, version) = (&meta.uid, &meta.resource_version);
+    json!({"metadata": {"uid": uid, "resourceVersion": version, "ownerReferences": owners}})
 }
 
 fn finalizers_patch(meta: &Meta, finalizers: Vec<String>) -> Value {

@@ -419,6 +419,12 @@ pub(crate) const REASONS: &[Reason] = &[
         "the group snapshot needs exactly one source",
     ),
     reason(
+        "GroupSnapshotFinalizerError",
+        GROUP,
+        WARNING,
+        "a finalizer could not be written; it is tried again",
+    ),
+    reason(
         "GroupSnapshotContentCreationFailed",
         GROUP,
         WARNING,

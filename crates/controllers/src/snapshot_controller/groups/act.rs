@@ -35,7 +35,12 @@ impl Groups {
             Step::FindClass => return self.find_class(group).await,
             Step::CreateContent => return self.create_content(group).await,
             Step::CreateMembers => return self.create_members(group, &content).await,
-            Step::AddFinalizer => self.keep(group).await?,
+            Step::AddFinalizer => {
+                if let Err(error) = self.keep(group).await {
+                    let what = "Failed to check and update group snapshot";
+                    return self.not_bound(group, "GroupSnapshotFinalizerError", what, error).await;
+                }
+            }
             Step::Bind(patch) => {
                 if let Err(error) = shared.patch(&kinds.contents, &content, &patch).await {
                     let what = "Group snapshot failed to bind VolumeGroupSnapshotContent";

@@ -30,7 +30,7 @@ use longshore_core::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    BY_GROUP, BY_SNAPSHOT, Shared,
+    BY_GROUP, BY_GROUP_NAME, BY_SNAPSHOT, Shared,
     contents::Contents,
     snapshots::{Flow, STEPS, pass_outcome},
 };
@@ -119,7 +119,12 @@ impl Shared {
         let namespace = &snapshot.metadata.namespace;
         let found = match (snapshot.metadata.deleting(), named, handle) {
             (true, Some(name), _) => {
-                let group = kinds.groups.get(&ObjectKey::new(namespace, name));
+                // One that was made anew under the name of the owner is another.
+                let owner = group_owner(&snapshot.metadata);
+                let owns = |group: &Arc<VolumeGroupSnapshot>| {
+                    owner.is_none_or(|owner| owner.uid == group.metadata.uid)
+                };
+                let group = kinds.groups.get(&ObjectKey::new(namespace, name)).filter(owns);
                 if group.as_ref().is_some_and(|group| group.metadata.deleting()) {
                     return GroupName::Going;
                 }
@@ -133,6 +138,14 @@ impl Shared {
             }
         };
         found.map_or(GroupName::Missing, GroupName::Known)
+    }
+
+    /// The group snapshot that the status of a snapshot names, unless it is going.
+    pub(super) fn parent_of(&self, snapshot: &VolumeSnapshot) -> Option<Arc<VolumeGroupSnapshot>> {
+        let name = snapshot.status.as_ref()?.volume_group_snapshot_name.as_deref()?;
+        let Kinds::Known(kinds) = self.group_kinds.read().clone() else { return None };
+        let group = kinds.groups.get(&ObjectKey::new(&snapshot.metadata.namespace, name));
+        group.filter(|group| !group.metadata.deleting())
     }
 }
 
@@ -219,7 +232,15 @@ impl Groups {
 
     fn changed(&self, change: &Change<VolumeGroupSnapshot>) -> Option<ObjectKey> {
         match change {
-            Change::Applied { new, .. } => Some(new.key()),
+            Change::Applied { old, new } => {
+                if old.is_none() {
+                    // Members that were there before it, and are not owned by it yet.
+                    let named =
+                        self.shared.snapshots.by_index(BY_GROUP_NAME, &new.key().to_string());
+                    named.iter().for_each(|member| self.snapshots.add(member.key()));
+                }
+                Some(new.key())
+            }
             Change::Deleted { old } => {
                 self.shared.metrics.deleted(&**old);
                 self.members(old).iter().for_each(|member| self.snapshots.add(member.key()));
@@ -267,6 +288,15 @@ impl Groups {
         groups.iter().filter(|group| waits(group)).map(|group| group.key()).collect()
     }
 
+    /// The driver of the group snapshot, by its content or its class.
+    fn driver_of(&self, group: &VolumeGroupSnapshot, content: &str) -> Option<String> {
+        if let Some(content) = self.kinds.contents.get(&ObjectKey::cluster(content)) {
+            return Some(content.spec.driver.clone());
+        }
+        let class = group.spec.volume_group_snapshot_class_name.as_deref()?;
+        Some(self.kinds.classes.get(&ObjectKey::cluster(class))?.driver.clone())
+    }
+
     fn look(&self, group: &VolumeGroupSnapshot, name: &str, content_is_live: bool) -> Step {
         let content = self.kinds.contents.get(&ObjectKey::cluster(name));
         let class = match &group.spec.volume_group_snapshot_class_name {
@@ -310,25 +340,26 @@ impl Groups {
     }
 
     async fn pass(&self, key: &ObjectKey) -> Outcome {
-        let mut live = None;
+        let (mut live, mut conflict) = (None, None);
         for _ in 0..STEPS {
             let Some(group) = self.kinds.groups.get(key) else { return Outcome::Done };
-            self.shared.metrics.begun(&*group);
             let name = content_name(&group);
+            self.shared.metrics.begun(&*group, || self.driver_of(&group, &name));
             let step = self.look(&group, &name, live.as_ref() == Some(&name));
             match self.act(step, &group, &name).await {
-                Ok(Flow::On) => {}
+                Ok(Flow::On) => conflict = None,
                 Ok(Flow::NoContent) => live = Some(name),
                 Ok(Flow::End(outcome)) => return outcome,
                 Err(error) if error.is_conflict() => {
                     if let Err(error) = self.refresh(key, &name).await {
                         return Outcome::retry(error);
                     }
+                    conflict = Some(error);
                 }
                 Err(error) => return Outcome::retry(error),
             }
         }
-        Outcome::Again
+        conflict.map_or(Outcome::Again, Outcome::retry)
     }
 }
 

@@ -153,7 +153,6 @@ fn the_next_step_of_a_group_snapshot() {
             "Nothing",
         ),
         ("content not in the cache", going.clone(), None, same, "LookForContent"),
-        // case: snapshotter/69
         ("content gone", going.clone(), None, live, "RemoveFinalizer"),
         ("kept by policy", going.clone(), has(both(marked, retain)), same, "RemoveFinalizer"),
         // case: snapshotter/73
@@ -188,7 +187,6 @@ fn the_next_call_for_a_group_content() {
         |parts: &[&Value]| parts.iter().fold(json!({}), |all, part| both(all, (*part).clone()));
     let rows = [
         ("new", json!({}), Next::Create { first: true }),
-        // case: snapshotter/59
         ("refused once", error.clone(), Next::Create { first: false }),
         ("ready", ready.clone(), Next::Nothing),
         ("ready, a note left over", all(&[&ready, &note]), Next::DropNote),
@@ -262,7 +260,6 @@ fn objects_of_a_group() {
         (&made["spec"]["driver"], &made["spec"]["deletionPolicy"]),
         (&json!("d"), &json!("Retain"))
     );
-    // case: snapshotter/54
     let error =
         content(&group, &class, &[of("e", "h1")], None).expect_err("another driver's").to_string();
     assert!(error.contains("belongs to driver e"), "{error}");
