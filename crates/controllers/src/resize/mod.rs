@@ -230,7 +230,7 @@ impl Sidecar {
     fn tidy(&self, claim: &Claim) {
         let uid = &claim.metadata.uid;
         let here = self.claims.get(&claim.metadata.key());
-        self.memory.tidy(uid, !here.is_some_and(|here| here.metadata.uid == *uid));
+        self.memory.tidy(uid, here.is_none_or(|here| here.metadata.uid != *uid));
     }
 
     fn rules(&self) -> target::Resizer<'_> {
