@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod driver;
+mod health;
 mod isolation;
 mod leases;
 mod node;
