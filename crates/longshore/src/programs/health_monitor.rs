@@ -9,8 +9,11 @@ use longshore_cluster::Context;
 use longshore_cluster::cache::Needs;
 use longshore_controllers::health_monitor::{self, Abilities, AbilitiesError, HealthMonitor};
 use longshore_core::model::kinds::{Claim, Volume};
+use longshore_core::provision::DriverCapabilities;
 
-use super::sidecar::{self, Controller, Reached, Ready, SidecarFlags, Unable, alone, read_gates};
+use super::sidecar::{
+    self, Controller, Reached, Ready, Right, SidecarFlags, Unable, alone, read_gates,
+};
 use super::sidecars::{Included, Member};
 use crate::cli::{Program, Syntax, Threads};
 use crate::flags::{CommonFlags, CsiFlags, Gate, Logging, Throttle, UsageError};
@@ -68,6 +71,13 @@ impl Program for Config {
     }
 }
 
+/// What saying on claims what the driver reports needs.
+const RIGHTS: &[Right] = &[
+    Right::new("", "persistentvolumes", &["list", "watch"]),
+    Right::new("", "persistentvolumeclaims", &["list", "watch"]),
+    Right::new("", "events", &["create"]),
+];
+
 impl Controller for Config {
     fn timeout(&self) -> Duration {
         self.monitor.timeout
@@ -79,6 +89,10 @@ impl Controller for Config {
 
     fn lock(&self, driver: &str) -> String {
         format!("external-health-monitor-leader-{driver}")
+    }
+
+    fn rights(&self, _can: &DriverCapabilities) -> &'static [Right] {
+        RIGHTS
     }
 
     fn prepare<'a>(&'a self, reached: &'a Reached) -> BoxFuture<'a, Result<Ready, Unable>> {

@@ -12,5 +12,6 @@ mod node;
 mod official;
 mod pages;
 mod rig;
+mod rights;
 #[path = "../sidecar/mod.rs"]
 mod sidecar;
