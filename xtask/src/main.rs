@@ -37,7 +37,7 @@ cargo xtask TASK
                 how large files and functions are; with --check only whether one is too large
   attacks       the attack ring alone: pods, volumes, roles, bombs, damage; prints what was tried and held
   deny          licenses, banned crates and sources by cargo-deny, which is built when it is missing
-  cases [SPEC]  which case of the specifications has a test, and which has none yet
+  cases [SPEC]  which case of the specifications has a test; with SPEC it fails when one has none
   licenses      every dependency's license is on the list in deny.toml
   leftovers save|compare
                 remember what the machine holds, and later fail if more is there
