@@ -24,7 +24,7 @@ pub fn task() -> Result<()> {
         tests.and(demo)
     })?;
     // It runs the release build as an image.
-    ledger.time(Ring::RealCluster, || real_kube::suite(None))?;
+    ledger.time(Ring::RealCluster, || real_kube::suite(None, false))?;
     before.compare()?;
     ledger.close()
 }
