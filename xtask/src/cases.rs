@@ -20,31 +20,49 @@ struct Case {
     not_applicable: Option<String>,
 }
 
-/// Prints a table, and the open ids of one specification when it is named.
+impl Case {
+    /// Whether it could have a test and has none.
+    fn is_open(&self, spec: &str, marks: &BTreeMap<String, String>) -> bool {
+        self.not_applicable.is_none() && !marks.contains_key(&format!("{spec}/{}", self.id))
+    }
+}
+
+fn refuse_open<'a>(spec: &str, open: impl Iterator<Item = &'a Case>) -> Result<()> {
+    let open: Vec<&str> = open.map(|case| case.id.as_str()).collect();
+    if !open.is_empty() {
+        bail!(
+            "cases of {spec} without a test: {}; write one with `case: {spec}/ID` beside it, or say in \
+             tests/cases/{spec}.txt why it cannot apply",
+            open.join(", ")
+        );
+    }
+    Ok(())
+}
+
+/// Prints a table of all specifications, or the cases of one.
+///
+/// # Errors
+/// When a case of the one that is named has no test.
 pub fn show(spec: Option<&str>) -> Result<()> {
     let (lists, marks) = (lists()?, marks()?);
     if let Some(spec) = spec {
         let cases = lists.get(spec).with_context(|| format!("no list tests/cases/{spec}.txt"))?;
+        let open = |case: &&Case| case.is_open(spec, &marks);
         for case in cases {
-            let marked = marks.contains_key(&format!("{spec}/{}", case.id));
-            let state = match (&case.not_applicable, marked) {
-                (Some(reason), _) => format!("n/a: {reason}"),
-                (None, true) => "tested".to_owned(),
-                (None, false) => "open".to_owned(),
+            let state = match &case.not_applicable {
+                Some(reason) => format!("n/a: {reason}"),
+                None if open(&case) => "open".to_owned(),
+                None => "tested".to_owned(),
             };
             println!("{:<16} {state}", case.id);
         }
-        return Ok(());
+        return refuse_open(spec, cases.iter().filter(open));
     }
     println!("{:<28} {:>6} {:>7} {:>5} {:>6}", "specification", "cases", "tested", "n/a", "open");
     for (spec, cases) in &lists {
         let na = cases.iter().filter(|case| case.not_applicable.is_some()).count();
-        let tested = cases
-            .iter()
-            .filter(|case| case.not_applicable.is_none())
-            .filter(|case| marks.contains_key(&format!("{spec}/{}", case.id)))
-            .count();
-        let open = cases.len() - na - tested;
+        let open = cases.iter().filter(|case| case.is_open(spec, &marks)).count();
+        let tested = cases.len() - na - open;
         println!("{spec:<28} {:>6} {tested:>7} {na:>5} {open:>6}", cases.len());
     }
     check()
@@ -158,6 +176,20 @@ mod tests {
         for (line, want) in rows {
             assert_eq!(marks_of(line), want, "{line}");
         }
+    }
+
+    #[test]
+    fn an_open_case_fails_the_specification() {
+        let cases = parse("A1\nA2\nA3 n/a: no such thing\n");
+        let marks = |ids: &[&str]| -> BTreeMap<String, String> {
+            ids.iter().map(|id| (format!("demo/{id}"), "file.rs".to_owned())).collect()
+        };
+        let judge = |marks: &BTreeMap<String, String>| {
+            refuse_open("demo", cases.iter().filter(|case| case.is_open("demo", marks)))
+        };
+        assert!(judge(&marks(&["A1", "A2"])).is_ok());
+        let said = judge(&marks(&["A1"])).unwrap_err().to_string();
+        assert!(said.starts_with("cases of demo without a test: A2; "), "{said}");
     }
 
     #[test]

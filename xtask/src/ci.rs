@@ -28,7 +28,7 @@ fn rings(ledger: &Ledger) -> Result<()> {
         tests.and(demo)
     })?;
     // It runs the release build as an image.
-    ledger.time(Ring::RealCluster, || real_kube::suite(None))
+    ledger.time(Ring::RealCluster, || real_kube::suite(None, false))
 }
 
 /// The README's test command, in a process of its own.

@@ -7,6 +7,7 @@ mod bench;
 mod cases;
 mod ci;
 mod deploy;
+mod full;
 mod golden;
 mod image;
 mod interrupt;
@@ -22,7 +23,7 @@ mod targets;
 
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Result, bail};
 use longshore_real_kube::tools;
 
 const HELP: &str = "\
@@ -38,7 +39,7 @@ cargo xtask TASK
                 xtask/sizes.json has risen; with --record lowers those numbers to what is measured
   attacks       the attack ring alone: pods, volumes, roles, bombs, damage; prints what was tried and held
   deny          licenses, banned crates and sources by cargo-deny, which is built when it is missing
-  cases [SPEC]  which case of the specifications has a test, and which has none yet
+  cases [SPEC]  which case of the specifications has a test; with SPEC it fails when one has none
   licenses      every dependency's license is on the list in deny.toml
   leftovers save|compare
                 remember what the machine holds, and later fail if more is there
@@ -110,7 +111,7 @@ fn task(args: &[String]) -> Result<()> {
         "golden" => golden::task(rest),
         "sanity" => sanity::task(rest),
         "real-kube" => real_kube::run(rest),
-        "full" => full(),
+        "full" => full::task(),
         "bench" => bench::bench(rest),
         "image" => image::task(rest),
         "deploy" => deploy::task(rest),
@@ -225,61 +226,6 @@ fn leftovers(args: &[String]) -> Result<()> {
         Some("compare") => leftovers::Snapshot::load()?.compare(),
         _ => bail!("say `leftovers save` or `leftovers compare`"),
     }
-}
-
-fn full() -> Result<()> {
-    setup::prepare()?;
-    setup::real_tools()?;
-    let before = leftovers::Snapshot::take()?;
-    let long = [("LONGSHORE_TEST_STRICT", "1"), ("LONGSHORE_LONG", "1")];
-    run::cargo(&["test", "--release", "--package", "longshore-sim", "--", "--nocapture"], &long)?;
-    let path = setup::path_with_kubectl();
-    let python = setup::python_client()?;
-    let long = [long[0], long[1], ("PATH", &path), ("LONGSHORE_PYTHON", &python)];
-    run::cargo(&["test", "--release", "--package", "longshore", "--", "--nocapture"], &long)?;
-    for test in ["fuzz", "differential"] {
-        let args =
-            ["test", "--package", "longshore-apiserver", "--test", test, "--", "--nocapture"];
-        run::cargo(&args, &long)?;
-    }
-    let bombs = ["test", "--release", "--package", "longshore-apiserver", "--test", "attack_bombs"];
-    run::cargo(&bombs, &long)?;
-    for corpus in ["apiserver", "controllers"] {
-        golden::task(&[corpus, "--against", "real"].map(str::to_owned))?;
-    }
-    run::cargo(&["test", "--package", "longshore-apiserver", "--test", "crash"], &long)?;
-    run::cargo(
-        &["test", "--release", "--package", "longshore-driver", "--", "--nocapture"],
-        &long,
-    )?;
-    sanity::task(&["--matrix".to_owned()])?;
-    install()?;
-    // Ignored elsewhere, because it takes long.
-    let suite = ["test", "--package", "longshore-real-kube", "--test", "suite", "--", "--ignored"];
-    run::cargo(&suite, &long)?;
-    bench::bench(&["provision".to_owned()])?;
-    bench::bench(&["api".to_owned()])?;
-    bench::bench(&["bind".to_owned()])?;
-    for name in ["driver", "burst", "attach", "node", "exec", "resize", "scale", "snapshots"] {
-        bench::bench(&[name.to_owned()])?;
-    }
-    before.compare()
-}
-
-/// README's line that installs the program, with a directory of its own in place of `/usr/local`.
-fn install() -> Result<()> {
-    let readme = std::fs::read_to_string(run::root().join("README.md"))?;
-    let line = readme.lines().find(|line| line.starts_with("cargo install "));
-    let line = line.context("README does not say how to install")?;
-    let dir = tempfile::tempdir()?;
-    let root = dir.path().display().to_string();
-    let line = line.replace("/usr/local", &root);
-    ensure!(line.contains(&root), "README does not install into /usr/local: {line}");
-    let args: Vec<&str> = line.split_whitespace().skip(1).collect();
-    run::cargo(&args, &[])?;
-    let program = dir.path().join("bin/longshore").display().to_string();
-    eprintln!("installed {}", run::output(&program, &["version"])?.trim());
-    Ok(())
 }
 
 #[cfg(test)]

@@ -19,8 +19,9 @@ real-kube up [--node] [--chart] [--rbac] [--audit] [--controllers none|volumes|a
 real-kube down [DIR…]
 real-kube suite [--binary FILE]";
 
-/// Our image and chart on a cluster with a node: the image around `binary`, or around the release build.
-pub fn suite(binary: Option<&Path>) -> Result<()> {
+/// Our image and chart on a cluster with a node: the image around `binary`, or around the release build. With `long`
+/// also what takes minutes more.
+pub fn suite(binary: Option<&Path>, long: bool) -> Result<()> {
     setup::prepare()?;
     let missing: Vec<Tool> = Tool::ALL.into_iter().filter(|tool| tool.pinned()).collect();
     tools::build(&missing, &|line| eprintln!("{line}"))?;
@@ -28,7 +29,11 @@ pub fn suite(binary: Option<&Path>) -> Result<()> {
     let archive = image.archive.display().to_string();
     let line = ["test", "--package", "longshore-real-kube", "--test", "chart", "--"];
     let line = [&line[..], &["--ignored", "--nocapture", "--test-threads=1"]].concat();
-    run::cargo(&line, &[("LONGSHORE_IMAGE", &archive)])
+    let mut env = vec![("LONGSHORE_IMAGE", archive.as_str())];
+    if long {
+        env.push(("LONGSHORE_LONG", "1"));
+    }
+    run::cargo(&line, &env)
 }
 
 /// Installs the chart on a cluster that has a node.
@@ -58,8 +63,10 @@ pub fn run(args: &[String]) -> Result<()> {
         [task, names @ ..] if task == "build" => build(names),
         [task, flags @ ..] if task == "up" => up(flags),
         [task, dirs @ ..] if task == "down" => down(dirs),
-        [task] if task == "suite" => suite(None),
-        [task, flag, file] if task == "suite" && flag == "--binary" => suite(Some(file.as_ref())),
+        [task] if task == "suite" => suite(None, false),
+        [task, flag, file] if task == "suite" && flag == "--binary" => {
+            suite(Some(file.as_ref()), false)
+        }
         _ => bail!("say one of\n{USAGE}"),
     }
 }

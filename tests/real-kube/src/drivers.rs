@@ -39,13 +39,14 @@ fn node_of(cluster: &mut Cluster) -> Result<&mut Node> {
     cluster.node_mut().context("the cluster has no node")
 }
 
-/// A CSIDriver, and a class that waits for the first pod.
+/// A CSIDriver, and a class that waits for the first pod. The class names no filesystem, and without the policy the
+/// kubelet would give such a volume no group.
 fn announce(cluster: &Cluster, driver: &str, attach: bool) -> Result<()> {
     let objects = format!(
         "apiVersion: storage.k8s.io/v1\n\
          kind: CSIDriver\n\
          metadata: {{name: {driver}}}\n\
-         spec: {{attachRequired: {attach}, podInfoOnMount: true}}\n\
+         spec: {{attachRequired: {attach}, podInfoOnMount: true, fsGroupPolicy: File}}\n\
          ---\n\
          apiVersion: storage.k8s.io/v1\n\
          kind: StorageClass\n\

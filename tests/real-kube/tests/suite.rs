@@ -13,8 +13,15 @@ use longshore_real_kube::tools::{self, Tool};
 use longshore_real_kube::{Cluster, Controllers, Lifetime, Program, drivers};
 use support::{TOOLS, Traces, options, step};
 
-/// One spec of the volumes part: a pod writes, another reads.
-const FOCUS: &str = r"External.Storage.*Dynamic PV \(default fs\).*volumes should store data";
+/// What one pod writes another reads; and a pod's group owns what is on its volume.
+const SPECS: [&str; 2] = [
+    "volumes should store data",
+    "fsgroupchangepolicy (Always)[LinuxOnly], pod created with an initial fsgroup, new pod fsgroup applied to volume \
+     contents",
+];
+
+/// The specs of [`SPECS`] as a pattern.
+const FOCUS: &str = r"External.Storage.*Dynamic PV \(default fs\).*(volumes should store data|fsgroupchangepolicy \(Always\)\[LinuxOnly\], pod created with an initial fsgroup, new pod fsgroup applied)";
 
 /// Gives the node the suite's images under the names that this version of the suite uses.
 fn images(cluster: &Cluster) {
@@ -108,7 +115,7 @@ impl Report {
 const MORE: [Tool; 4] = [Tool::Hostpath, Tool::CsiProvisioner, Tool::E2eTest, Tool::Agnhost];
 
 #[test]
-fn a_volumes_spec_passes_on_the_reference_driver_and_on_ours() {
+fn volume_and_group_specs_pass_on_the_reference_driver_and_on_ours() {
     if !node::possible() || !tools::need(&TOOLS) {
         return;
     }
@@ -125,11 +132,15 @@ fn a_volumes_spec_passes_on_the_reference_driver_and_on_ours() {
         for driver in [&theirs, &ours] {
             let cluster = &cluster;
             scope.spawn(move || {
-                let report = step(&format!("the spec on {driver}"), || run(cluster, driver, FOCUS));
+                let report =
+                    step(&format!("the specs on {driver}"), || run(cluster, driver, FOCUS));
                 let (passed, others) = report.results();
                 assert!(others.is_empty(), "{driver}: {others:?}: {}", report.output);
-                assert_eq!(passed.len(), 1, "{driver}: {passed:?}");
-                assert!(passed[0].contains("should store data"), "{driver}: {passed:?}");
+                assert_eq!(passed.len(), SPECS.len(), "{driver}: {passed:?}");
+                for spec in SPECS {
+                    let ran = passed.iter().any(|name| name.contains(spec));
+                    assert!(ran, "{driver}: {spec} is not among {passed:?}");
+                }
             });
         }
     });

@@ -1,5 +1,7 @@
 //! Ends a program at a named point, for tests. What is shipped cannot be asked to.
 
+use std::convert::Infallible;
+
 use longshore_controllers::resize::fault as of_resizers;
 use longshore_driver::fault as of_drivers;
 use longshore_node::fault as of_agents;
@@ -25,6 +27,13 @@ pub(crate) fn of_driver() -> of_drivers::Faults {
 /// `LONGSHORE_RESIZER_FAULT`.
 pub(crate) fn of_resizer() -> of_resizers::Faults {
     of("LONGSHORE_RESIZER_FAULT", of_resizers::POINTS.to_vec())
+}
+
+/// `LONGSHORE_LEASE_FAULT`: a point for each controller that renews a lease, under its name.
+pub(crate) fn of_leases(
+    controllers: Vec<&'static str>,
+) -> longshore_files::fault::Faults<Infallible> {
+    of("LONGSHORE_LEASE_FAULT", controllers)
 }
 
 /// Nothing happens in what is shipped.

@@ -7,8 +7,11 @@ use futures::{FutureExt as _, future::BoxFuture};
 use longshore_cluster::{Context, cache::Needs};
 use longshore_controllers::{Driver, attacher};
 use longshore_core::model::kinds::{CsiNode, Volume, VolumeAttachment};
+use longshore_core::provision::DriverCapabilities;
 
-use super::sidecar::{self, Controller, Reached, Ready, SidecarFlags, Unable, alone, read_gates};
+use super::sidecar::{
+    self, Controller, Reached, Ready, Right, SidecarFlags, Unable, alone, read_gates,
+};
 use super::sidecars::{Included, Member};
 use crate::cli::{Program, Syntax, Threads};
 use crate::flags::{
@@ -79,6 +82,22 @@ impl Program for Config {
     }
 }
 
+/// What attaching needs.
+const ATTACHES: &[Right] = &[
+    Right::new("storage.k8s.io", "volumeattachments", &["list", "watch", "patch"]),
+    Right::new("storage.k8s.io", "volumeattachments/status", &["patch"]),
+    Right::new("", "persistentvolumes", &["get", "list", "watch", "patch"]),
+    Right::new("storage.k8s.io", "csinodes", &["list", "watch"]),
+];
+
+/// What is left of it beside a driver that attaches nothing.
+const DECLARES: &[Right] = &[
+    Right::new("storage.k8s.io", "volumeattachments", &["list", "watch"]),
+    Right::new("storage.k8s.io", "volumeattachments/status", &["patch"]),
+    Right::new("", "persistentvolumes", &["list", "watch"]),
+    Right::new("storage.k8s.io", "csinodes", &["list", "watch"]),
+];
+
 impl Controller for Config {
     fn timeout(&self) -> Duration {
         self.attacher.timeout
@@ -90,6 +109,10 @@ impl Controller for Config {
 
     fn lock(&self, driver: &str) -> String {
         format!("external-attacher-leader-{driver}")
+    }
+
+    fn rights(&self, can: &DriverCapabilities) -> &'static [Right] {
+        if can.publish { ATTACHES } else { DECLARES }
     }
 
     fn prepare<'a>(&'a self, reached: &'a Reached) -> BoxFuture<'a, Result<Ready, Unable>> {

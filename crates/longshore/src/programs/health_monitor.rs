@@ -7,12 +7,16 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use longshore_cluster::Context;
 use longshore_cluster::cache::Needs;
-use longshore_controllers::health_monitor::{self, Abilities, HealthMonitor};
+use longshore_controllers::health_monitor::{self, Abilities, AbilitiesError, HealthMonitor};
 use longshore_core::model::kinds::{Claim, Volume};
+use longshore_core::provision::DriverCapabilities;
 
-use super::sidecar::{self, Controller, Reached, Ready, SidecarFlags, Unable, alone, read_gates};
+use super::sidecar::{
+    self, Controller, Reached, Ready, Right, SidecarFlags, Unable, alone, read_gates,
+};
+use super::sidecars::{Included, Member};
 use crate::cli::{Program, Syntax, Threads};
-use crate::flags::{CommonFlags, CsiFlags, Logging, Throttle, UsageError};
+use crate::flags::{CommonFlags, CsiFlags, Gate, Logging, Throttle, UsageError};
 
 /// Flags that csi-external-health-monitor-controller once had, and what replaced them.
 const REMOVED: &[(&str, &str)] = &[sidecar::NO_CONNECTION_TIMEOUT, sidecar::NO_ELECTION_TYPE];
@@ -67,6 +71,13 @@ impl Program for Config {
     }
 }
 
+/// What saying on claims what the driver reports needs.
+const RIGHTS: &[Right] = &[
+    Right::new("", "persistentvolumes", &["list", "watch"]),
+    Right::new("", "persistentvolumeclaims", &["list", "watch"]),
+    Right::new("", "events", &["create"]),
+];
+
 impl Controller for Config {
     fn timeout(&self) -> Duration {
         self.monitor.timeout
@@ -80,10 +91,14 @@ impl Controller for Config {
         format!("external-health-monitor-leader-{driver}")
     }
 
+    fn rights(&self, _can: &DriverCapabilities) -> &'static [Right] {
+        RIGHTS
+    }
+
     fn prepare<'a>(&'a self, reached: &'a Reached) -> BoxFuture<'a, Result<Ready, Unable>> {
         async {
             let (csi, config) = (reached.csi.clone(), self.monitor.clone());
-            let abilities = Abilities::ask(&csi).await.map_err(anyhow::Error::from)?;
+            let abilities = Abilities::ask(&csi).await.map_err(unable)?;
             let needs = |context: &Context| Needs::of::<Volume>(context).and::<Claim>(context);
             Ok(Ready::new(needs, move |context, stop| {
                 let monitor = HealthMonitor::new(context, csi.clone(), config.clone());
@@ -91,6 +106,25 @@ impl Controller for Config {
             }))
         }
         .boxed()
+    }
+}
+
+/// Beside a driver that reports no conditions the program ends, as its original does, and is idle among others.
+fn unable(error: AbilitiesError) -> Unable {
+    match error {
+        AbilitiesError::NoController(_)
+        | AbilitiesError::NoCondition(_)
+        | AbilitiesError::NoCall(_) => Unable::Idle(error.to_string()),
+        AbilitiesError::Name(_) | AbilitiesError::Call(_) => Unable::Failed(error.into()),
+    }
+}
+
+impl Included for Config {
+    // The original has no flag for gates.
+    const GATES: &'static [&'static [Gate]] = &[];
+
+    fn member(self) -> Result<Member, UsageError> {
+        Ok(Member::Controller(Box::new(self)))
     }
 }
 

@@ -7,10 +7,11 @@ use futures::{FutureExt as _, future::BoxFuture};
 use longshore_cluster::{Context, cache::Needs};
 use longshore_controllers::resize::{self, Abilities, AbilitiesError, Resizer};
 use longshore_core::model::kinds::{Claim, Volume};
+use longshore_core::provision::DriverCapabilities;
 
 use super::provisioner::place_of;
 use super::sidecar::{
-    self, Controller, Reached, Ready, SidecarFlags, Unable, alone, has_attributes_classes,
+    self, Controller, Reached, Ready, Right, SidecarFlags, Unable, alone, has_attributes_classes,
     read_gates,
 };
 use super::sidecars::{Included, Member};
@@ -103,6 +104,13 @@ fn exit_as_official(unable: Unable) -> anyhow::Error {
     }
 }
 
+/// What expanding and modifying volumes needs.
+const RIGHTS: &[Right] = &[
+    Right::new("", "persistentvolumes", &["list", "watch", "patch"]),
+    Right::new("", "persistentvolumeclaims", &["get", "list", "watch"]),
+    Right::new("", "persistentvolumeclaims/status", &["patch"]),
+];
+
 impl Controller for Config {
     fn timeout(&self) -> Duration {
         self.resizer.timeout
@@ -114,6 +122,10 @@ impl Controller for Config {
 
     fn lock(&self, driver: &str) -> String {
         format!("external-resizer-{driver}")
+    }
+
+    fn rights(&self, _can: &DriverCapabilities) -> &'static [Right] {
+        RIGHTS
     }
 
     fn prepare<'a>(&'a self, reached: &'a Reached) -> BoxFuture<'a, Result<Ready, Unable>> {

@@ -9,7 +9,9 @@ use longshore_controllers::snapshotter::{self, Snapshotter};
 use longshore_core::model::kinds::{VolumeSnapshotClass, VolumeSnapshotContent};
 use longshore_core::provision::DriverCapabilities;
 
-use super::sidecar::{self, Controller, Reached, Ready, SidecarFlags, Unable, alone, read_gates};
+use super::sidecar::{
+    self, Controller, Reached, Ready, Right, SidecarFlags, Unable, alone, read_gates,
+};
 use super::sidecars::{Included, Member};
 use super::snapshot_controller::GROUPS_BY_FLAG;
 use crate::cli::{Program, Syntax, Threads};
@@ -75,6 +77,17 @@ impl Program for Config {
     }
 }
 
+/// What taking and deleting snapshots needs. Group snapshots are left out: not every cluster has them.
+const RIGHTS: &[Right] = &[
+    Right::new("snapshot.storage.k8s.io", "volumesnapshotclasses", &["list", "watch"]),
+    Right::new(
+        "snapshot.storage.k8s.io",
+        "volumesnapshotcontents",
+        &["get", "list", "watch", "patch"],
+    ),
+    Right::new("snapshot.storage.k8s.io", "volumesnapshotcontents/status", &["patch"]),
+];
+
 impl Controller for Config {
     fn timeout(&self) -> Duration {
         self.snapshotter.timeout
@@ -90,6 +103,10 @@ impl Controller for Config {
 
     fn lacks(&self, can: &DriverCapabilities) -> Option<&'static str> {
         (!can.create_delete_snapshot).then_some("CREATE_DELETE_SNAPSHOT")
+    }
+
+    fn rights(&self, _can: &DriverCapabilities) -> &'static [Right] {
+        RIGHTS
     }
 
     fn prepare<'a>(&'a self, reached: &'a Reached) -> BoxFuture<'a, Result<Ready, Unable>> {

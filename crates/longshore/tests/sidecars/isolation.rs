@@ -4,6 +4,7 @@ use longshore_csi::Call;
 use serde_json::json;
 
 use crate::rig::{DRIVER, LEASES, Rig, SHORT, Sidecars, USUAL, until};
+use crate::rights::{account, set_rules};
 use crate::sidecar::get;
 
 fn panics(controller: &str) -> String {
@@ -75,43 +76,14 @@ async fn a_stuck_controller_lets_its_lease_run_out_and_a_replica_takes_it() {
     rig.attached("va").await;
 }
 
-/// A kubeconfig of an account with the rights of `deploy/rbac` for sidecars, but for one rule.
-async fn account_without(rig: &Rig, resource: &str) -> String {
-    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/rbac/");
-    for file in ["00-namespace.yaml", "sidecars.yaml", "leader-election.yaml"] {
-        rig.api.apply(&std::fs::read_to_string(format!("{root}{file}")).unwrap());
-    }
-    set_rules(rig, |rules| rules.retain(|rule| rule["resources"] != json!([resource])));
-    let mut config = kube::config::Kubeconfig::read_from(&rig.api.kubeconfig).unwrap();
-    let admin = longshore_cluster::ClientConfig::from_kubeconfig(&rig.api.kubeconfig);
-    let accounts: kube::Api<k8s_openapi::api::core::v1::ServiceAccount> =
-        kube::Api::namespaced(admin.client().await.unwrap(), "longshore-system");
-    let asked = k8s_openapi::api::authentication::v1::TokenRequest::default();
-    let granted = accounts
-        .create_token_request("longshore-sidecars", &kube::api::PostParams::default(), &asked)
-        .await
-        .unwrap();
-    let token = granted.status.unwrap().token;
-    let user = json!({"token": token});
-    config.auth_infos[0].auth_info = Some(serde_json::from_value(user).unwrap());
-    let path = rig.home.path().join("account.json");
-    std::fs::write(&path, serde_json::to_string(&config).unwrap()).unwrap();
-    path.display().to_string()
-}
-
-fn set_rules(rig: &Rig, change: impl FnOnce(&mut Vec<serde_json::Value>)) {
-    let mut role = rig.api.json("clusterrole", "longshore-sidecars");
-    let mut rules = role["rules"].take().as_array().unwrap().clone();
-    change(&mut rules);
-    let patch = json!({"rules": rules}).to_string();
-    rig.patch("clusterrole", "longshore-sidecars", &patch);
-}
-
 // case: sidecars/A33
 #[tokio::test(flavor = "multi_thread")]
 async fn a_right_that_is_missing_takes_down_only_who_needs_it() {
     let rig = Rig::new("sidecars-rights");
-    let account = account_without(&rig, "volumesnapshotcontents").await;
+    let account = account(&rig).await;
+    set_rules(&rig, |rules| {
+        rules.retain(|rule| rule["resources"] != json!(["volumesnapshotcontents"]));
+    });
     let flags = format!(
         "--leader-election --leader-election-namespace=longshore-system --kubeconfig={account}"
     );

@@ -1,6 +1,6 @@
 //! One lease for each controller, under the name that its official counterpart takes.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use longshore_csi::Call;
 use longshore_csi::fake::Fault;
@@ -74,19 +74,36 @@ fn signal(pid: u32, name: &str) {
 // case: sidecars/A21
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_api_all_step_down_and_campaign_again() {
+    const AWAY: Duration = Duration::from_secs(12);
     let rig = Rig::new("sidecars-away");
-    let sidecars = rig.sidecars(SHORT).await;
+    let eager = "--provisioner-retry-interval-start=50ms --provisioner-retry-interval-max=100ms";
+    let mut sidecars = rig.sidecars(&format!("{SHORT} {eager}")).await;
     sidecars.all_lead().await;
+    // A claim that is tried again and again, and needs no answer of the API server for that.
+    rig.served.driver.always(Call::CreateVolume, Fault::before(tonic::Code::Internal));
+    rig.claim("refused");
+    let tries = || rig.calls(Call::CreateVolume);
+    until("it is tried again", || (tries() > 2).then_some(())).await;
     signal(rig.api.pid(), "-STOP");
+    let (stopped, before) = (Instant::now(), tries());
+    until("work goes on without the API", || (tries() > before).then_some(())).await;
     for (name, _) in LEASES {
         sidecars.is(name, "standby").await;
     }
     let calls = rig.served.driver.calls().len();
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    // For as long as it would have tried dozens of times.
+    tokio::time::sleep(AWAY.saturating_sub(stopped.elapsed()).max(Duration::from_secs(3))).await;
     assert_eq!(rig.served.driver.calls().len(), calls, "nobody works without a lease");
+    assert!(sidecars.program.running(), "{}", sidecars.program.text());
     signal(rig.api.pid(), "-CONT");
     sidecars.all_lead().await;
-    rig.bound("after").await;
+    for (name, lease) in LEASES {
+        let (began, ended) = terms(&sidecars.program, lease);
+        assert!(began >= 2 && ended + 1 >= began, "{name}: {began} and {ended}");
+    }
+    until("it is tried again", || (rig.served.driver.calls().len() > calls).then_some(())).await;
+    rig.served.driver.clear_faults();
+    rig.volume_of("refused").await;
 }
 
 // case: sidecars/A23
@@ -111,27 +128,62 @@ async fn a_call_in_flight_is_finished_before_its_lease_is_given_back() {
     assert_eq!(rig.holder(LEASES[1].1), "");
 }
 
+/// Renewed so seldom that a loss is found by reading alone.
+const SELDOM: &str = "--leader-election --leader-election-namespace=default --leader-election-lease-duration=120s \
+    --leader-election-renew-deadline=100s --leader-election-retry-period=60s --retry-interval-max=1s";
+
+/// Makes somebody the holder of the first leases.
+fn held_by(rig: &Rig, holder: &str) {
+    for (_, lease) in &LEASES[..2] {
+        rig.patch("lease", lease, &json!({"spec": {"holderIdentity": holder}}).to_string());
+    }
+}
+
+/// What is logged instead of a call when somebody else holds the lease.
+fn refused(lease: &str) -> String {
+    format!("not called: somebody-else holds the lease default/{lease}")
+}
+
+/// A CreateVolume without a result is repeated, and what it made is not what was asked for: it is deleted, by whoever
+/// holds the lease then.
+// case: sidecars/A22
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_whose_creation_timed_out_is_not_deleted_under_a_stolen_lease() {
+    let rig = Rig::new("sidecars-stolen-create");
+    let sidecars = rig.sidecars(&format!("{SELDOM} --provisioner-timeout=1s")).await;
+    sidecars.all_lead().await;
+    let ours = rig.holder(LEASES[1].1);
+    let driver = &rig.served.driver;
+    driver.configure(|config| {
+        config.alter_created_volume = Some(|volume| volume.capacity_bytes = 1);
+    });
+    driver.always(Call::CreateVolume, Fault::HangAfter);
+    rig.claim("small");
+    until("it is made, and nobody hears of it", || (!driver.volumes().is_empty()).then_some(()))
+        .await;
+    held_by(&rig, "somebody-else");
+    driver.clear_faults();
+    sidecars.program.says(&refused(LEASES[1].1)).await;
+    assert!(rig.calls(Call::CreateVolume) > 1, "it was repeated");
+    assert_eq!((rig.calls(Call::DeleteVolume), driver.volumes().len()), (0, 1));
+    assert_eq!(sidecars.controller("provisioner").await.1, "provisioner leading");
+    held_by(&rig, &ours);
+    until("it is deleted", || (rig.calls(Call::DeleteVolume) > 0).then_some(())).await;
+}
+
 /// A leader that was paused, say, between a call and the one that takes it back does not know what has happened to its
 /// lease meanwhile.
 // case: sidecars/A22
 #[tokio::test(flavor = "multi_thread")]
 async fn who_has_lost_its_lease_unknowingly_takes_nothing_away() {
     let rig = Rig::new("sidecars-stolen");
-    // Renewed so seldom that the loss is found by reading alone.
-    let seldom = "--leader-election --leader-election-namespace=default --leader-election-lease-duration=120s \
-        --leader-election-renew-deadline=100s --leader-election-retry-period=60s --retry-interval-max=1s";
-    let sidecars = rig.sidecars(seldom).await;
+    let sidecars = rig.sidecars(SELDOM).await;
     sidecars.all_lead().await;
     let volume = rig.bound("a").await;
     rig.attach("va", &volume);
     rig.attached("va").await;
     let ours = rig.holder(LEASES[0].1);
-    let held_by = |holder: &str| {
-        for (_, lease) in &LEASES[..2] {
-            rig.patch("lease", lease, &json!({"spec": {"holderIdentity": holder}}).to_string());
-        }
-    };
-    held_by("somebody-else");
+    held_by(&rig, "somebody-else");
     let delete = |kind: &str, name: &str| {
         let done = rig.api.cli(&["delete", kind, name, "--wait=false"]);
         assert!(done.status.success(), "{}", crate::common::text(&done));
@@ -141,12 +193,10 @@ async fn who_has_lost_its_lease_unknowingly_takes_nothing_away() {
     rig.patch("pvc", "a", &json!({"metadata": {"finalizers": null}}).to_string());
     delete("pvc", "a");
     rig.patch_status("pv", &volume, &json!({"status": {"phase": "Released"}}).to_string());
-    let refused =
-        |lease: &str| format!("not called: somebody-else holds the lease default/{lease}");
     sidecars.program.says(&refused(LEASES[0].1)).await;
     assert_eq!(rig.calls(Call::ControllerUnpublishVolume), 0);
     assert_eq!(sidecars.controller("attacher").await.1, "attacher leading", "it does not know yet");
-    held_by(&ours);
+    held_by(&rig, &ours);
     until("it is detached", || (rig.calls(Call::ControllerUnpublishVolume) > 0).then_some(()))
         .await;
     until("va is gone", || rig.api.json("volumeattachment", "va").is_null().then_some(())).await;

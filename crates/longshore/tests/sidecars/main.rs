@@ -5,11 +5,13 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod driver;
+mod health;
 mod isolation;
 mod leases;
 mod node;
 mod official;
 mod pages;
 mod rig;
+mod rights;
 #[path = "../sidecar/mod.rs"]
 mod sidecar;

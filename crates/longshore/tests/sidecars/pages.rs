@@ -1,10 +1,12 @@
 //! The one port, the log, and what the process costs the API server.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 use longshore_csi::Call;
 
-use crate::rig::{DRIVER, LEASES, Rig, USUAL, until};
+use crate::common::PATIENCE;
+use crate::rig::{DRIVER, LEASES, Rig, SHORT, Sidecars, USUAL, pause, until};
 use crate::sidecar::get;
 
 /// The names of the metrics, and of each its labels.
@@ -91,80 +93,139 @@ async fn one_port_has_the_metrics_of_all() {
     assert_eq!(both.ends().await, Some(1));
 }
 
+/// The health of all leases, and of each.
+async fn leases(sidecars: &Sidecars) -> Vec<(&'static str, u16, String)> {
+    let mut found = Vec::new();
+    for path in ["", "/attacher", "/provisioner", "/resizer", "/snapshotter"] {
+        let (status, text) =
+            get(&sidecars.address, &format!("/healthz/leader-election{path}")).await;
+        found.push((path, status, text));
+    }
+    found
+}
+
 // case: sidecars/A35
 #[tokio::test(flavor = "multi_thread")]
 async fn only_a_lease_that_is_held_and_stuck_is_unhealthy() {
     let rig = Rig::new("sidecars-health");
-    let leader = rig.sidecars(USUAL).await;
+    // The resizer holds its lease, and never gets to renew it.
+    let stuck = [("LONGSHORE_LEASE_FAULT", "resizer:block:1"), ("POD_UID", "aaaaaaaa")];
+    let leader = Sidecars::of(rig.start(SHORT, &stuck)).await;
     leader.all_lead().await;
-    let standby = rig.sidecars(USUAL).await;
-    for (name, _) in LEASES {
+    let well = |all: &[(&str, u16, String)]| {
+        all.iter().all(|(_, status, text)| (*status, text.as_str()) == (200, "ok"))
+    };
+    let standby = Sidecars::of(rig.start(SHORT, &[("POD_UID", "bbbbbbbb")])).await;
+    for name in ["attacher", "provisioner", "snapshotter"] {
         standby.is(name, "standby").await;
     }
-    for sidecars in [&leader, &standby] {
-        for path in ["", "/attacher", "/provisioner", "/resizer", "/snapshotter"] {
-            let (status, text) =
-                get(&sidecars.address, &format!("/healthz/leader-election{path}")).await;
-            assert_eq!((status, text.as_str()), (200, "ok"), "{path}");
-        }
+    let began = Instant::now();
+    while well(&leases(&leader).await) {
+        assert!(began.elapsed() < PATIENCE, "never unhealthy\n{}", leader.program.text());
+        pause().await;
     }
+    let (_, lease) = LEASES[2];
+    let words = format!("{lease}: failed election to renew leadership for ");
+    for (path, status, text) in leases(&leader).await {
+        let sick = path.is_empty() || path == "/resizer";
+        assert_eq!(status, if sick { 500 } else { 200 }, "{path}: {text}");
+        assert_eq!(text.contains(&words), sick, "{path}: {text}");
+    }
+    // Who stands by is well, and so is who leads and renews: the lease that ran out is there now.
+    standby.is("resizer", "leading").await;
+    let found = leases(&standby).await;
+    assert!(well(&found), "{found:?}");
 }
 
-/// Requests to the API server by resource and verb.
-async fn requests(rig: &Rig) -> BTreeMap<(String, String), f64> {
+/// What the API server counts, by resource and verb.
+async fn counted(rig: &Rig, metric: &str) -> BTreeMap<(String, String), i64> {
     let config = longshore_cluster::ClientConfig::from_kubeconfig(&rig.api.kubeconfig);
     let request = http::Request::get("/metrics").body(Vec::new()).unwrap();
     let text = config.client().await.unwrap().request_text(request).await.unwrap();
     let mut found = BTreeMap::new();
-    for line in text.lines().filter_map(|line| line.strip_prefix("apiserver_request_total{")) {
+    for line in text.lines().filter_map(|line| line.strip_prefix(metric)?.strip_prefix('{')) {
         let label = |name: &str| {
             let (_, rest) = line.split_once(&format!("{name}=\""))?;
             Some(rest.split('"').next()?.to_owned())
         };
         let (Some(resource), Some(verb)) = (label("resource"), label("verb")) else { continue };
-        let count: f64 = line.rsplit(' ').next().unwrap().parse().unwrap();
+        let count: i64 = line.rsplit(' ').next().unwrap().parse().unwrap();
         *found.entry((resource, verb)).or_default() += count;
     }
-    assert!(!found.is_empty(), "{text}");
     found
 }
+
+/// Watches that are open, and lists and watches so far, of one resource.
+async fn reads(rig: &Rig, resource: &str) -> [i64; 3] {
+    let open = counted(rig, "apiserver_longrunning_requests").await;
+    let all = counted(rig, "apiserver_request_total").await;
+    let of = |counts: &BTreeMap<(String, String), i64>, verb: &str| {
+        *counts.get(&(resource.to_owned(), verb.to_owned())).unwrap_or(&0)
+    };
+    [of(&open, "WATCH"), of(&all, "LIST"), of(&all, "WATCH")]
+}
+
+/// Kinds that several controllers need, and some that one needs.
+const WATCHED: [&str; 7] = [
+    "persistentvolumes",
+    "persistentvolumeclaims",
+    "storageclasses",
+    "volumeattachments",
+    "csinodes",
+    "volumesnapshotcontents",
+    "volumesnapshotclasses",
+];
 
 // case: sidecars/A38
 #[tokio::test(flavor = "multi_thread")]
 async fn every_kind_is_watched_once() {
     let rig = Rig::new("sidecars-watches");
-    let before = requests(&rig).await;
+    let mut before = BTreeMap::new();
+    for resource in WATCHED {
+        before.insert(resource, reads(&rig, resource).await);
+    }
+    let since = |resource: &str, now: [i64; 3]| {
+        let then = before[resource];
+        [now[0] - then[0], now[1] - then[1], now[2] - then[2]]
+    };
     let sidecars = rig.sidecars("").await;
     sidecars.all_lead().await;
-    rig.bound("a").await;
-    let after = requests(&rig).await;
-    for resource in [
-        "persistentvolumes",
-        "persistentvolumeclaims",
-        "storageclasses",
-        "volumeattachments",
-        "csinodes",
-        "volumesnapshotcontents",
-        "volumesnapshotclasses",
-    ] {
-        let begun = |verb: &str| {
-            let key = (resource.to_owned(), verb.to_owned());
-            after.get(&key).unwrap_or(&0.0) - before.get(&key).unwrap_or(&0.0)
-        };
-        // The list is a part of the watch.
-        assert!(
-            begun("WATCH") <= 1.0 && begun("LIST") <= 1.0,
-            "{resource}: {} {}",
-            begun("WATCH"),
-            begun("LIST")
-        );
+    let volume = rig.bound("a").await;
+    rig.attach("va", &volume);
+    rig.attached("va").await;
+    rig.snapshot("s", &rig.handle(&volume));
+    rig.snapshotted("s").await;
+    for resource in WATCHED {
+        let [open, lists, _] = since(resource, reads(&rig, resource).await);
+        // The first list is a part of the watch.
+        assert!(open == 1 && lists <= 1, "{resource}: {open} watches, {lists} lists");
     }
     assert_eq!(sidecars.program.terminate().await, Some(0));
-    let ended = requests(&rig).await;
-    for resource in ["persistentvolumes", "persistentvolumeclaims", "volumesnapshotcontents"] {
-        let key = (resource.to_owned(), "WATCH".to_owned());
-        let all = ended.get(&key).unwrap_or(&0.0) - before.get(&key).unwrap_or(&0.0);
-        assert!(all <= 1.0, "{resource}: {all} watches");
+    for resource in WATCHED {
+        let began = Instant::now();
+        // The server counts a watch at its end.
+        let all = loop {
+            let [open, _, all] = since(resource, reads(&rig, resource).await);
+            if open == 0 && all > 0 {
+                break all;
+            }
+            assert!(began.elapsed() < PATIENCE, "{resource}: {open} open, {all} ended");
+            pause().await;
+        };
+        assert!(all == 1, "{resource}: {all} watches");
+    }
+}
+
+/// What no controller of the process needs is not read.
+// case: sidecars/A38
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kind_that_nobody_needs_is_not_watched() {
+    let rig = Rig::new("sidecars-unwatched");
+    let sidecars = rig.sidecars("--controllers=attacher").await;
+    sidecars.is("attacher", "leading").await;
+    assert!(reads(&rig, "volumeattachments").await[0] >= 1);
+    for resource in ["volumesnapshotcontents", "volumesnapshotclasses", "volumeattributesclasses"] {
+        assert_eq!(reads(&rig, resource).await, [0; 3], "{resource}");
     }
 }
 

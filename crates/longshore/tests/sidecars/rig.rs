@@ -57,12 +57,19 @@ impl Rig {
     }
 
     pub fn start_at(&self, served: &Served, flags: &str, environment: &[(&str, &str)]) -> Program {
+        let mut command = self.command_at(served, flags);
+        command.envs(environment.iter().copied());
+        Program::start_command(command)
+    }
+
+    /// The command line of the process.
+    pub fn command_at(&self, served: &Served, flags: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_longshore"));
         command.args(["sidecars", "-v=3", "--http-endpoint=127.0.0.1:0"]);
         command.arg(format!("--kubeconfig={}", self.api.kubeconfig.display()));
         command.arg(format!("--csi-address={}", served.socket().display()));
-        command.args(flags.split_whitespace()).envs(environment.iter().copied());
-        Program::start_command(command)
+        command.args(flags.split_whitespace());
+        command
     }
 
     pub async fn sidecars(&self, flags: &str) -> Sidecars {

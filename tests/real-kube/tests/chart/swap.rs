@@ -1,6 +1,6 @@
 //! Sidecars of another driver are exchanged for ours and back, in manifests of the shapes in which public drivers
-//! have them: only the image changes. With `LONGSHORE_LONG=1` also one by one, and in all shapes: each exchange waits for
-//! the leases of the last one.
+//! have them: only the image changes. With `LONGSHORE_LONG=1` also one by one, all in one by the patches of
+//! `docs/on-a-cluster.md`, and in all shapes: each exchange waits for the leases of the last one.
 
 use std::fs;
 use std::path::Path;
@@ -165,6 +165,72 @@ fn deployment(cluster: &Cluster, socket: &Path, args: &[&[&str]; 3]) -> Value {
                 "volumes": [{"name": "socket", "hostPath": {"path": socket.parent().unwrap()}}]}}}})
 }
 
+/// The patch of `docs/on-a-cluster.md` that puts all sidecars of a driver of this shape into one container.
+fn documented_patch(shape: &str) -> Value {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/on-a-cluster.md");
+    let text = fs::read_to_string(page).unwrap();
+    let begin = format!("```yaml needs-cluster\n# {shape}: ");
+    let (_, rest) = text.split_once(&begin).unwrap_or_else(|| panic!("no patch for {shape}"));
+    let (_, rest) = rest.split_once('\n').unwrap();
+    serde_saphyr::from_str(rest.split_once("```").unwrap().0).unwrap()
+}
+
+/// The container of a documented patch.
+fn one_container(patch: &mut Value) -> &mut Value {
+    let containers = patch["spec"]["template"]["spec"]["containers"].as_array_mut().unwrap();
+    containers.iter_mut().find(|one| one["name"] == "csi-sidecars").unwrap()
+}
+
+/// Puts all sidecars into one container, as documented, with our image and the socket of our Deployment.
+fn all_in_one(cluster: &Cluster, shape: &str) {
+    let mut patch = documented_patch(shape);
+    let one = one_container(&mut patch);
+    let like = ok(cluster, &["get", DEPLOYMENT, "--output", "json"], "");
+    let like: Value = serde_json::from_str(&like).unwrap();
+    let like = &like["spec"]["template"]["spec"]["containers"][0];
+    one["image"] = json!(ours("csi-sidecars"));
+    one["imagePullPolicy"] = json!("Never");
+    one["volumeMounts"] = like["volumeMounts"].clone();
+    let uid = json!({"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}});
+    let env = like["env"].as_array().unwrap().iter().cloned().chain([uid]);
+    one["env"] = env.collect();
+    ok(cluster, &["patch", DEPLOYMENT, "--patch", &patch.to_string()], "");
+    ok(cluster, &["rollout", "status", DEPLOYMENT, "--timeout=120s"], "");
+    let names = ".spec.template.spec.containers[*].name";
+    assert_eq!(value(cluster, DEPLOYMENT, names), "csi-sidecars", "nothing else is left");
+}
+
+#[test]
+fn documented_patches_name_all_that_a_shape_has() {
+    for (shape, args) in SHAPES {
+        let mut patch = documented_patch(shape);
+        let one = one_container(&mut patch).clone();
+        let have: Vec<&str> =
+            one["args"].as_array().unwrap().iter().map(|arg| arg.as_str().unwrap()).collect();
+        let flag = |arg: &str| arg.trim_start_matches('-').split('=').next().unwrap().to_owned();
+        for ((name, ..), args) in SIDECARS.iter().zip(args) {
+            let own = name.trim_start_matches("csi-");
+            for arg in args {
+                let (wanted, value) = (flag(arg), arg.split_once('=').map(|(_, value)| value));
+                let process = wanted == "http-endpoint" || wanted.starts_with("leader-election");
+                let of = |name: &str| have.iter().copied().find(|arg| flag(arg) == name);
+                let found = of(&format!("{own}-{wanted}")).or_else(|| of(&wanted));
+                let found = found.unwrap_or_else(|| panic!("{shape}: {name}: no {arg}"));
+                let alike = found.split_once('=').map(|(_, value)| value) == value;
+                assert!(process || alike, "{shape}: {name} has {arg}, the patch {found}");
+            }
+            let gone = json!({"name": name, "$patch": "delete"});
+            let containers = &patch["spec"]["template"]["spec"]["containers"];
+            assert!(containers.as_array().unwrap().contains(&gone), "{shape}: {name} stays");
+        }
+        let mut command = std::process::Command::new(longshore_real_kube::longshore());
+        let args = have.iter().map(|arg| arg.replace("$(POD_IP)", "127.0.0.1"));
+        let output = command.arg("sidecars").args(args).arg("--version").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{shape}: {said}");
+    }
+}
+
 /// The account with the rules that the official programs document.
 const ACCOUNT: &str = r#"
 apiVersion: v1
@@ -181,7 +247,9 @@ rules:
 - {apiGroups: [""], resources: [events], verbs: [list, watch, create, update, patch]}
 - {apiGroups: [""], resources: [pods, nodes], verbs: [get, list, watch]}
 - {apiGroups: [""], resources: [secrets], verbs: [get, list]}
-- {apiGroups: [storage.k8s.io], resources: [storageclasses, csinodes, volumeattachments, volumeattributesclasses], verbs: [get, list, watch]}
+- {apiGroups: [storage.k8s.io], resources: [storageclasses, csinodes, volumeattributesclasses], verbs: [get, list, watch]}
+- {apiGroups: [storage.k8s.io], resources: [volumeattachments], verbs: [get, list, watch, patch]}
+- {apiGroups: [storage.k8s.io], resources: [volumeattachments/status], verbs: [patch]}
 - {apiGroups: [snapshot.storage.k8s.io], resources: [volumesnapshots], verbs: [get, list, watch, update]}
 - {apiGroups: [snapshot.storage.k8s.io], resources: [volumesnapshotclasses], verbs: [get, list, watch]}
 - {apiGroups: [snapshot.storage.k8s.io], resources: [volumesnapshotcontents], verbs: [get, list, watch, update, patch]}
@@ -318,6 +386,12 @@ fn sidecars_of_another_driver_are_swapped_by_their_image_alone() {
         }
         set_images(&cluster, &swapped);
         step(&format!("{shape}: ours"), || works(&cluster, &at("ours"), true));
+        if long {
+            all_in_one(&cluster, shape);
+            step(&format!("{shape}: ours in one"), || works(&cluster, &at("all"), true));
+            ok(&cluster, &["rollout", "undo", DEPLOYMENT], "");
+            ok(&cluster, &["rollout", "status", DEPLOYMENT, "--timeout=120s"], "");
+        }
         let back = SIDECARS.map(|(name, _, version)| format!("{name}={}", official(name, version)));
         set_images(&cluster, &back);
         step(&format!("{shape}: official again"), || works(&cluster, &at("again"), long));

@@ -10,7 +10,9 @@ use longshore_core::provision::DriverCapabilities;
 
 pub(crate) use run::place_of;
 
-use super::sidecar::{self, Controller, Reached, Ready, SidecarFlags, Unable, alone, read_gates};
+use super::sidecar::{
+    self, Controller, Reached, Ready, Right, SidecarFlags, Unable, alone, read_gates,
+};
 use super::sidecars::{Included, Member};
 use crate::cli::{Program, Syntax, Threads};
 use crate::flags::{
@@ -124,6 +126,13 @@ impl Program for Config {
     }
 }
 
+/// What making and deleting volumes needs.
+const RIGHTS: &[Right] = &[
+    Right::new("", "persistentvolumes", &["get", "list", "watch", "create", "patch", "delete"]),
+    Right::new("", "persistentvolumeclaims", &["get", "list", "watch", "update"]),
+    Right::new("storage.k8s.io", "storageclasses", &["list", "watch"]),
+];
+
 impl Controller for Config {
     fn timeout(&self) -> Duration {
         self.provision.timeout
@@ -139,6 +148,10 @@ impl Controller for Config {
 
     fn lacks(&self, can: &DriverCapabilities) -> Option<&'static str> {
         (!can.create_delete_volume).then_some("CREATE_DELETE_VOLUME")
+    }
+
+    fn rights(&self, _can: &DriverCapabilities) -> &'static [Right] {
+        RIGHTS
     }
 
     fn prepare<'a>(&'a self, reached: &'a Reached) -> BoxFuture<'a, Result<Ready, Unable>> {

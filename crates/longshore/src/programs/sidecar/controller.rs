@@ -76,6 +76,25 @@ impl Ready {
     }
 }
 
+/// A rule of RBAC that a sidecar's work needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Right {
+    pub(crate) group: &'static str,
+    /// With its subresource, as rules have it: `persistentvolumeclaims/status`.
+    pub(crate) resource: &'static str,
+    pub(crate) verbs: &'static [&'static str],
+}
+
+impl Right {
+    pub(crate) const fn new(
+        group: &'static str,
+        resource: &'static str,
+        verbs: &'static [&'static str],
+    ) -> Self {
+        Self { group, resource, verbs }
+    }
+}
+
 /// A sidecar, apart from its process. Alone or with others it is asked the same things in the same order.
 pub(crate) trait Controller: Send + Sync {
     /// Deadline of each call of the driver.
@@ -91,6 +110,9 @@ pub(crate) trait Controller: Send + Sync {
     fn lacks(&self, _can: &DriverCapabilities) -> Option<&'static str> {
         None
     }
+
+    /// What it must be allowed to do beside this driver, whatever claims and classes ask for.
+    fn rights(&self, can: &DriverCapabilities) -> &'static [Right];
 
     /// Asks what must be known before it leads: who cannot work shall not lead, and a standby takes over at once,
     /// however slow the driver is then.

@@ -27,7 +27,7 @@ use longshore_csi::{
 };
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::controller::{Controller, Reached, Ready, Unable, alone};
+pub(crate) use self::controller::{Controller, Reached, Ready, Right, Unable, alone};
 pub(crate) use self::flags::{
     Config, GATES, RELEASE_ON_EXIT, SidecarFlags, no_lease_per_node, read_gates,
 };

@@ -116,13 +116,10 @@ fn notes(flags: &Flags, runs: impl Fn(Place) -> bool) -> Vec<String> {
         let prefix = own_name(one.name, "");
         let given = flags.given.keys().filter(|name| name.starts_with(&prefix));
         let given: Vec<String> = given.map(|name| format!("--{name}")).collect();
-        let why = match one.here() {
-            Some(_) => "is not among --controllers",
-            None => "is not among these sidecars yet",
-        };
         let verb = if given.len() == 1 { "has" } else { "have" };
         let flags = words::list(&given);
-        (!given.is_empty()).then(|| format!("{flags} {verb} no effect: the {} {why}", one.name))
+        let why = format!("the {} is not among --controllers", one.name);
+        (!given.is_empty()).then(|| format!("{flags} {verb} no effect: {why}"))
     });
     notes.collect()
 }

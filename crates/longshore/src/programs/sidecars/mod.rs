@@ -3,6 +3,7 @@
 //! Each is the very program that it is alone, with its own flags, lease and loops; the process shares the connection to
 //! the driver, one cache per kind, the connection for leases and one port.
 
+mod access;
 mod board;
 mod choice;
 mod flags;

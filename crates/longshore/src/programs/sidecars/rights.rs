@@ -3,7 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::table::INCLUDABLE;
+use longshore_core::provision::DriverCapabilities;
+
+use super::Config;
+use super::table::{INCLUDABLE, Member};
+use crate::cli::config_of;
 use crate::programs::tests::{compare, manifest, names, of_kind};
 
 /// The order in which verbs are written.
@@ -64,4 +68,56 @@ fn the_role_of_the_process_is_the_sum_of_those_of_its_sidecars() {
         assert!(needed.iter().all(|(_, verbs)| verbs.iter().all(known)), "{key:?}: {needed:?}");
     }
     compare("deploy/rbac/sidecars.yaml", "rules:\n", "---\n", &written(&rules));
+}
+
+/// What a controller begins without, and when it needs it: nobody asks for these before it leads.
+const LATER: &[(&str, &str)] = &[
+    ("events", "left out where they may not be written"),
+    ("secrets", "only for classes and volumes that name one"),
+    ("nodes", "only for drivers with a topology, and with --enable-node-watcher"),
+    ("csinodes", "for the provisioner only with a topology"),
+    ("pods", "only for drivers that expand no volume in use, and with --enable-node-watcher"),
+    ("storageclasses", "get, as the official file has it"),
+    ("volumeattachments", "for the provisioner only where the driver attaches"),
+    ("volumeattributesclasses", "only for claims that name one"),
+    ("volumesnapshots", "only for claims from snapshots"),
+    ("volumesnapshotcontents", "for the provisioner only for claims from snapshots"),
+    ("referencegrants", "only with CrossNamespaceVolumeDataSource"),
+    ("volumegroupsnapshotclasses", "only for group snapshots"),
+    ("volumegroupsnapshotcontents", "only for group snapshots"),
+    ("volumegroupsnapshotcontents/status", "only for group snapshots"),
+];
+
+#[test]
+fn each_controller_asks_for_the_rules_of_its_file_before_it_leads() {
+    let rules = rules();
+    let can = DriverCapabilities { publish: true, ..DriverCapabilities::default() };
+    let mut asked = 0;
+    for (name, member) in config_of::<Config>(&[]).unwrap().members {
+        let Member::Controller(controller) = member else { panic!("{name} has no rights") };
+        let rights = controller.rights(&can);
+        let less = controller.rights(&DriverCapabilities::default());
+        for right in less {
+            let more = rights.iter().find(|more| more.resource == right.resource).unwrap();
+            assert!(right.verbs.iter().all(|verb| more.verbs.contains(verb)), "{name}: {right:?}");
+        }
+        for right in rights {
+            let key = (right.group.to_owned(), right.resource.to_owned());
+            let (_, have) = rules[&key].iter().find(|(who, _)| *who == name).unwrap();
+            for verb in right.verbs {
+                assert!(have.iter().any(|one| one == verb), "{name} asks to {verb} {key:?}");
+                asked += 1;
+            }
+        }
+        for ((group, resource), needed) in &rules {
+            let verbs = needed.iter().filter(|(who, _)| *who == name).flat_map(|(_, verbs)| verbs);
+            let right = rights.iter().find(|one| one.group == group && one.resource == resource);
+            for verb in verbs {
+                let now = right.is_some_and(|right| right.verbs.contains(&verb.as_str()));
+                let later = LATER.iter().any(|(one, _)| one == resource);
+                assert!(now || later, "{name}: nobody asks whether it may {verb} {resource}");
+            }
+        }
+    }
+    assert!(asked > 30, "{asked} verbs");
 }

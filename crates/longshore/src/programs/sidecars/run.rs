@@ -1,5 +1,6 @@
 //! The process: what all controllers share, and how it ends.
 
+use std::convert::Infallible;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use longshore_cluster::telemetry::Endpoint;
 use longshore_cluster::{Api, Context, Metrics, shutdown};
 use longshore_core::provision::migration::plugin_of;
 use longshore_csi::{Client, NotAgreed};
+use longshore_files::fault::Faults;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -20,7 +22,7 @@ use super::seat::{Restarts, Seat};
 use super::{Config, Member};
 use crate::cli::Program as _;
 use crate::flags::{Diagnostics, KubeAccess};
-use crate::process::{memory, outlive_blocked_tasks, unless_stopped};
+use crate::process::{faults, memory, outlive_blocked_tasks, unless_stopped};
 use crate::programs::sidecar::{
     self, Controller, Reached, candidate, client_config, component, csi_metrics, last_words,
 };
@@ -88,7 +90,9 @@ impl Process {
         let shared = CancellationToken::new();
         if let Some((api, leases)) = cluster {
             let context = Context::new(api, metrics, &shared);
-            let common = Common { process, csi, context, leases, identity, driver: driver.clone() };
+            let renewal = faults::of_leases(members.iter().map(|(name, _)| *name).collect());
+            let driver = driver.clone();
+            let common = Common { process, csi, context, leases, identity, driver, renewal };
             for (name, member) in members {
                 let Member::Controller(controller) = member else { continue };
                 let Some(entry) = entry(name) else { continue };
@@ -159,6 +163,7 @@ struct Common {
     leases: Api,
     identity: String,
     driver: String,
+    renewal: Faults<Infallible>,
 }
 
 impl Common {
@@ -172,14 +177,17 @@ impl Common {
         let election = self.process.election.clone().map(|asked| {
             let lease = candidate(asked, &self.leases, &controller.lock(&self.driver));
             entry.under(&lease.name);
-            let fit = entry.clone();
+            let (fit, renewal) = (entry.clone(), self.renewal.clone());
             ElectionConfig {
                 identity: self.identity.clone(),
                 release_on_exit: self.process.release_lease_on_exit,
                 recorder: Some(context.recorder(&component(&self.driver))),
                 metrics: Some(context.metrics.clone()),
                 status: entry.leads.clone(),
-                fit: Some(Arc::new(move || Ok(fit.stuck()?))),
+                fit: Some(Arc::new(move || {
+                    renewal.at(fit.name);
+                    Ok(fit.stuck()?)
+                })),
                 ..lease
             }
         });

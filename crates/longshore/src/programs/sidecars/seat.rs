@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument as _;
 
+use super::access;
 use super::board::{Entry, State};
 use super::link::{Connected, Connection};
 use crate::programs::sidecar::{Controller, Reached, Ready, Unable};
@@ -25,6 +26,9 @@ const RESTARTS: (usize, Duration) = (5, Duration::from_secs(600));
 
 /// Pause before something is tried again that failed.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// How long a controller that lacks a right waits before it asks again.
+const RECHECK: Duration = Duration::from_secs(2);
 
 /// What a controller has for itself in the process, and what it shares.
 #[derive(Clone)]
@@ -103,8 +107,12 @@ impl Seat {
                 }
             };
             let needs = job.ready.needs(&self.context);
+            let able = async {
+                self.filled(&needs).await;
+                self.allowed(&job.on).await;
+            };
             tokio::select! {
-                () = self.filled(&needs) => return job,
+                () = able => return job,
                 () = self.lost(&job.on) => {}
             }
         }
@@ -146,6 +154,20 @@ impl Seat {
                 }
                 () = needs.synced() => return,
             }
+        }
+    }
+
+    /// Waits until the API server allows what the work needs. A rule that is missing takes this controller down before
+    /// it leads: another replica's account may have it, and a call without its record would leave a volume behind.
+    async fn allowed(&self, on: &Connected) {
+        let rights = self.controller.rights(&on.driver.capabilities);
+        while let Some(rules) = access::missing(self.context.api.client(), rights).await {
+            let reason = format!("the {} needs in a role of its account: {rules}", self.entry.name);
+            self.entry.set(State::Down, reason);
+            tokio::time::sleep(RECHECK).await;
+        }
+        if self.entry.state() == State::Down {
+            self.entry.set(State::Standby, "");
         }
     }
 

@@ -4,7 +4,7 @@ use crate::cli::{Program, Syntax, config_of};
 use crate::flags::{Gate, UsageError, goify};
 use crate::programs::sidecar::Controller;
 use crate::programs::{
-    attacher, liveness_probe, node_registrar, provisioner, resizer, snapshotter,
+    attacher, health_monitor, liveness_probe, node_registrar, provisioner, resizer, snapshotter,
 };
 
 /// A sidecar that can be one of several in a process.
@@ -20,9 +20,8 @@ pub(crate) struct Includable {
 /// What is behind a name.
 pub(crate) enum Part {
     Here(Here),
-    /// Not part of this version yet. Its flags are known, since charts share one list of arguments; the second word says
-    /// whether a flag is a switch.
-    NotYet(&'static [(&'static str, bool)]),
+    /// Not part of this version yet.
+    NotYet,
 }
 
 /// A sidecar that this version has, as its own program declares it.
@@ -97,7 +96,7 @@ pub(crate) const INCLUDABLE: &[Includable] = &[
         name: "health-monitor",
         aliases: &["volume-health-monitor", "csi-external-health-monitor-controller"],
         usual: true,
-        part: Part::NotYet(HEALTH_MONITOR),
+        part: Here::of::<health_monitor::Config>(),
     },
     Includable {
         name: "node-driver-registrar",
@@ -115,20 +114,8 @@ pub(crate) const INCLUDABLE: &[Includable] = &[
         name: "snapshot-metadata",
         aliases: &["csi-snapshot-metadata"],
         usual: false,
-        part: Part::NotYet(&[]),
+        part: Part::NotYet,
     },
-];
-
-/// Flags of csi-external-health-monitor-controller 0.18 beside those that all share.
-const HEALTH_MONITOR: &[(&str, bool)] = &[
-    ("timeout", false),
-    ("resync", false),
-    ("worker-threads", false),
-    ("monitor-interval", false),
-    ("list-volumes-interval", false),
-    ("volume-list-add-interval", false),
-    ("node-list-add-interval", false),
-    ("enable-node-watcher", true),
 ];
 
 impl Includable {
@@ -141,26 +128,15 @@ impl Includable {
     pub(crate) fn here(&self) -> Option<&Here> {
         match &self.part {
             Part::Here(here) => Some(here),
-            Part::NotYet(_) => None,
+            Part::NotYet => None,
         }
     }
 
     /// Its flags as clap has them, in Go's form.
     pub(super) fn args(&self) -> Vec<clap::Arg> {
-        match &self.part {
-            Part::Here(here) => {
-                let command = goify((here.augment)(clap::Command::new(self.name)));
-                command.get_arguments().cloned().collect()
-            }
-            Part::NotYet(flags) => {
-                let arg = |(name, switch): &(&'static str, bool)| {
-                    let least = usize::from(!switch);
-                    let arg = clap::Arg::new(*name).long(*name).num_args(least..=1);
-                    arg.require_equals(true).hide(true)
-                };
-                flags.iter().map(arg).collect()
-            }
-        }
+        let Some(here) = self.here() else { return Vec::new() };
+        let command = goify((here.augment)(clap::Command::new(self.name)));
+        command.get_arguments().cloned().collect()
     }
 
     /// Whether it has a gate of this name.

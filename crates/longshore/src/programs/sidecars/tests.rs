@@ -63,7 +63,7 @@ fn timeouts(line: &str) -> Vec<(&'static str, u64)> {
     members.iter().map(|(name, member)| (*name, timeout(member).as_secs())).collect()
 }
 
-const USUAL: [&str; 4] = ["attacher", "provisioner", "resizer", "snapshotter"];
+const USUAL: [&str; 5] = ["attacher", "provisioner", "resizer", "snapshotter", "health-monitor"];
 const PATHS: &str = "--kubelet-registration-path=/p";
 
 #[test]
@@ -73,9 +73,10 @@ fn names_choose_who_runs() {
         ("", &USUAL[..]),
         ("--controllers=*", &USUAL),
         ("--controllers=attacher,provisioner", &["attacher", "provisioner"]),
-        ("--controllers=*,-resizer", &["attacher", "provisioner", "snapshotter"]),
-        ("--controllers -resizer,*", &["attacher", "provisioner", "snapshotter"]),
-        ("--controllers=*,-health-monitor", &USUAL),
+        ("--controllers=*,-resizer", &["attacher", "provisioner", "snapshotter", "health-monitor"]),
+        ("--controllers -resizer,*", &["attacher", "provisioner", "snapshotter", "health-monitor"]),
+        ("--controllers=*,-health-monitor", &USUAL[..4]),
+        ("--controllers=csi-external-health-monitor-controller", &["health-monitor"]),
         ("--controllers=csi-attacher,external-resizer", &["attacher", "resizer"]),
         ("--controllers=attacher,csi-attacher", &["attacher"]),
         ("--controllers=livenessprobe,resizer", &["resizer", "livenessprobe"]),
@@ -89,7 +90,6 @@ fn names_choose_who_runs() {
     for (line, part) in [
         ("--controllers=atacher", "did you mean attacher? there are attacher, provisioner, "),
         ("--controllers=*,-nobody", "there is no such controller"),
-        ("--controllers=health-monitor", "not part of this version yet"),
         ("--controllers=*,csi-snapshot-metadata", "not part of this version yet"),
         ("--controllers=attacher,-attacher", "leaves no controller"),
         ("--controllers=", "leaves no controller"),
@@ -103,13 +103,13 @@ fn names_choose_who_runs() {
 fn shared_defaults_and_flags_with_a_name_before_them() {
     for (line, want) in [
         // case: sidecars/A4
-        ("", [15, 10, 10, 60]),
+        ("", [15, 10, 10, 60, 15]),
         // case: sidecars/A3
-        ("--timeout=30s", [30; 4]),
-        ("--timeout=30s --attacher-timeout=5s", [5, 30, 30, 30]),
-        ("--attacher-timeout=5s -timeout 30s", [5, 30, 30, 30]),
-        ("--csi-attacher-timeout=5s", [5, 10, 10, 60]),
-        ("--timeout=30s --timeout=40s", [40; 4]),
+        ("--timeout=30s", [30; 5]),
+        ("--timeout=30s --attacher-timeout=5s", [5, 30, 30, 30, 30]),
+        ("--attacher-timeout=5s -timeout 30s", [5, 30, 30, 30, 30]),
+        ("--csi-attacher-timeout=5s", [5, 10, 10, 60, 15]),
+        ("--timeout=30s --timeout=40s", [40; 5]),
     ] {
         let got: Vec<u64> = timeouts(line).into_iter().map(|(_, timeout)| timeout).collect();
         assert_eq!(got, want, "{line}");
@@ -123,47 +123,71 @@ fn shared_defaults_and_flags_with_a_name_before_them() {
 
 #[test]
 fn each_flag_reaches_whom_it_is_for() {
+    const ATTACHER: usize = 0;
+    const PROVISIONER: usize = 1;
+    const RESIZER: usize = 2;
+    const SNAPSHOTTER: usize = 3;
+    const HEALTH: usize = 4;
+    // Who gets what; the others get nothing.
     for (line, want) in [
         // case: sidecars/A5
-        ("--attacher-worker-thread=7", [&["--worker-threads=7"][..], &[], &[], &[]]),
-        ("--attacher-worker-threads=7", [&["--worker-threads=7"], &[], &[], &[]]),
+        ("--attacher-worker-thread=7", &[(ATTACHER, &["--worker-threads=7"][..])][..]),
+        ("--attacher-worker-threads=7", &[(ATTACHER, &["--worker-threads=7"])]),
         (
             "--attacher-worker-thread=7 --attacher-worker-threads=7",
-            [&["--worker-threads=7"], &[], &[], &[]],
+            &[(ATTACHER, &["--worker-threads=7"])],
         ),
         (
             "--worker-thread=7",
-            [&["--worker-threads=7"], &["--worker-threads=7"], &[], &["--worker-threads=7"]],
+            &[
+                (ATTACHER, &["--worker-threads=7"]),
+                (PROVISIONER, &["--worker-threads=7"]),
+                (SNAPSHOTTER, &["--worker-threads=7"]),
+                (HEALTH, &["--worker-threads=7"]),
+            ],
         ),
         // case: sidecars/A6
-        ("--resync=1m", [&["--resync=1m"], &[], &[], &[]]),
-        ("--workers=3", [&[], &[], &["--workers=3"], &[]]),
-        ("--resync-period=1m", [&[], &[], &["--resync-period=1m"], &["--resync-period=1m"]]),
+        ("--resync=1m", &[(ATTACHER, &["--resync=1m"]), (HEALTH, &["--resync=1m"])]),
+        ("--workers=3", &[(RESIZER, &["--workers=3"])]),
+        (
+            "--resync-period=1m",
+            &[(RESIZER, &["--resync-period=1m"]), (SNAPSHOTTER, &["--resync-period=1m"])],
+        ),
         // case: sidecars/A7
-        ("--resizer-workers=3", [&[], &[], &["--workers=3"], &[]]),
-        ("--csi-resizer-workers=3", [&[], &[], &["--workers=3"], &[]]),
-        ("--external-resizer-workers 3", [&[], &[], &["--workers=3"], &[]]),
+        ("--resizer-workers=3", &[(RESIZER, &["--workers=3"])]),
+        ("--csi-resizer-workers=3", &[(RESIZER, &["--workers=3"])]),
+        ("--external-resizer-workers 3", &[(RESIZER, &["--workers=3"])]),
         // case: sidecars/A8
-        ("--snapshot-name-prefix=x", [&[], &[], &[], &["--snapshot-name-prefix=x"]]),
-        ("--strict-topology", [&[], &["--strict-topology=true"], &[], &[]]),
-        ("--provisioner-enable-capacity=false", [&[], &["--enable-capacity=false"], &[], &[]]),
+        ("--snapshot-name-prefix=x", &[(SNAPSHOTTER, &["--snapshot-name-prefix=x"])]),
+        ("--strict-topology", &[(PROVISIONER, &["--strict-topology=true"])]),
+        ("--provisioner-enable-capacity=false", &[(PROVISIONER, &["--enable-capacity=false"])]),
+        ("--enable-node-watcher", &[(HEALTH, &["--enable-node-watcher=true"])]),
+        ("--volume-health-monitor-timeout=2s", &[(HEALTH, &["--timeout=2s"])]),
         (
             "--extra-create-metadata --snapshotter-extra-create-metadata=false",
-            [&[], &["--extra-create-metadata=true"], &[], &["--extra-create-metadata=false"]],
+            &[
+                (PROVISIONER, &["--extra-create-metadata=true"]),
+                (SNAPSHOTTER, &["--extra-create-metadata=false"]),
+            ],
         ),
         (
             "--kube-api-qps=20 --resizer-kube-api-qps=1",
-            [
-                &["--kube-api-qps=20"],
-                &["--kube-api-qps=20"],
-                &["--kube-api-qps=20", "--kube-api-qps=1"],
-                &["--kube-api-qps=20"],
+            &[
+                (ATTACHER, &["--kube-api-qps=20"]),
+                (PROVISIONER, &["--kube-api-qps=20"]),
+                (RESIZER, &["--kube-api-qps=20", "--kube-api-qps=1"]),
+                (SNAPSHOTTER, &["--kube-api-qps=20"]),
+                (HEALTH, &["--kube-api-qps=20"]),
             ],
         ),
     ] {
         let got = of_each(line);
         let got = USUAL.map(|name| got[name].iter().map(String::as_str).collect::<Vec<_>>());
-        assert_eq!(got, want.map(<[&str]>::to_vec), "{line}");
+        let mut all: [Vec<&str>; USUAL.len()] = Default::default();
+        for (place, flags) in want {
+            all[*place] = flags.to_vec();
+        }
+        assert_eq!(got, all, "{line}");
     }
     let members = config("--kube-api-qps=20 --resizer-kube-api-qps=1").unwrap().members;
     let throttles: Vec<Throttle> = members
@@ -174,7 +198,7 @@ fn each_flag_reaches_whom_it_is_for() {
         })
         .collect();
     let at = |qps| Throttle::Fixed { qps, burst: 10 };
-    assert_eq!(throttles, [at(20.0), at(20.0), at(1.0), at(20.0)]);
+    assert_eq!(throttles, [at(20.0), at(20.0), at(1.0), at(20.0), at(20.0)]);
 }
 
 #[test]
@@ -188,12 +212,13 @@ fn flags_of_those_that_do_not_run_are_noted() {
         ]
     );
     assert_eq!(
-        notes("--health-monitor-monitor-interval=1m"),
+        notes("--controllers=*,-health-monitor --health-monitor-monitor-interval=1m"),
         [
-            "--health-monitor-monitor-interval has no effect: the health-monitor is not among these sidecars yet"
+            "--health-monitor-monitor-interval has no effect: the health-monitor is not among --controllers"
         ]
     );
-    assert_eq!(notes("--enable-node-watcher").len(), 1);
+    assert_eq!(notes("--controllers=attacher --enable-node-watcher").len(), 1);
+    assert_eq!(notes("--enable-node-watcher"), [""; 0]);
     assert_eq!(notes("--timeout=30s"), [""; 0]);
     assert_eq!(notes("--mode=x").len(), 1);
 }
@@ -278,7 +303,10 @@ fn the_arguments_of_the_kep_run_unchanged() {
         --attacher-timeout=30s --attacher-worker-thread=100 --provisioner-timeout=30s";
     let config_of_controller = config(controller).unwrap();
     assert_eq!(config_of_controller.process.socket.to_str(), Some("/csi/csi.sock"));
-    assert_eq!(timeouts(controller), USUAL.map(|name| (name, 30)));
+    assert_eq!(
+        timeouts(controller),
+        [USUAL[0], USUAL[1], USUAL[2], USUAL[3]].map(|name| (name, 30))
+    );
     let election = config_of_controller.process.election.unwrap();
     assert_eq!(election.namespace.as_deref(), Some("kube-system"));
     let node = "--csi-address=unix:/csi/csi.sock --controllers=node-driver-registrar \
