@@ -138,6 +138,9 @@ pub struct Config {
     /// How long a deleted namespace is left alone before its content is deleted. Who is about to
     /// create something in it learns meanwhile that it is going.
     pub namespace_grace: Duration,
+    /// Gate `CSIVolumeHealth`, off as upstream: whether the health of volumes and of storage can be
+    /// set in the status of claims, pods and CSINodes. Where it is set already it may change.
+    pub volume_health: bool,
 }
 
 /// Who a client in this process is, unless it says otherwise.
@@ -158,6 +161,7 @@ impl Config {
             snapshot_kinds: true,
             default_accounts: false,
             namespace_grace: NAMESPACE_GRACE,
+            volume_health: false,
         }
     }
 
@@ -325,6 +329,7 @@ impl ApiServer {
         let settings = Settings {
             default_accounts: config.default_accounts,
             namespace_grace: config.namespace_grace,
+            volume_health: config.volume_health,
         };
         let core = Arc::new(Core::new(store, env, settings, Arc::clone(&metrics)));
         housekeeping::serve_stored(&core);

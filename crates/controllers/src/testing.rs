@@ -43,6 +43,11 @@ impl Bench {
         Self::over(Config { snapshot_kinds: true, ..Config::deterministic(1) }).await
     }
 
+    /// The same, with the health of volumes in the status of claims.
+    pub(crate) async fn with_volume_health() -> Self {
+        Self::over(Config { volume_health: true, ..Config::deterministic(1) }).await
+    }
+
     async fn over(config: Config) -> Self {
         let server = ApiServer::open(config).await.expect("a server in memory");
         let (api, shutdown) = (Api::new(server.client()), CancellationToken::new());

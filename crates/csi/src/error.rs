@@ -103,6 +103,13 @@ impl CsiError {
         }
     }
 
+    /// True when a page of a list cannot be had any more: the list begins again, without a token.
+    pub fn is_stale_token(&self) -> bool {
+        let call = self.call();
+        let lists = [Call::ListVolumes, Call::ListSnapshots, Call::ControllerListVolumeHealth];
+        self.code() == Code::Aborted && lists.contains(&call)
+    }
+
     /// True when the operation is certainly not running any more.
     pub fn is_final(&self) -> bool {
         self.verdict() != Verdict::Transient
@@ -239,6 +246,20 @@ mod tests {
                 );
                 assert_eq!((error.call(), error.code(), error.message()), (call, code, "x"));
             }
+        }
+    }
+
+    #[test]
+    fn aborted_lists_have_a_stale_token() {
+        for (call, code, stale) in [
+            (Call::ControllerListVolumeHealth, Code::Aborted, true),
+            (Call::ListVolumes, Code::Aborted, true),
+            (Call::ListVolumes, Code::Unavailable, false),
+            // The operation is still running.
+            (Call::CreateVolume, Code::Aborted, false),
+        ] {
+            let error = CsiError::new(call, Status::new(code, "x"));
+            assert_eq!(error.is_stale_token(), stale, "{call} {code:?}");
         }
     }
 

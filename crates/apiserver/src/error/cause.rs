@@ -141,6 +141,11 @@ impl Cause {
         Self::new("FieldValueTooLong", field, message)
     }
 
+    /// A record that must be unique occurs twice; it is shown as given.
+    pub fn duplicate_record(field: impl Into<String>, shown: &str) -> Self {
+        Self::new("FieldValueDuplicate", field, format!("Duplicate value: {}", cut(shown)))
+    }
+
     /// A value that must be unique occurs twice; it is shown as given, with a reason.
     pub fn duplicate_shown(field: impl Into<String>, shown: &str, why: &str) -> Self {
         let (shown, why) = (cut(shown), cut(why));

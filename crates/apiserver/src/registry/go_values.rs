@@ -170,10 +170,25 @@ const METADATA: Record = &[
     ("managedFields", "managedFields", SparseList(MANAGER)),
 ];
 
+/// What is wrong with a volume.
+pub(crate) const HEALTH_CONDITION: Record =
+    &[("status", "status", Any), ("reason", "reason", Any), ("message", "message", Any)];
+/// What is wrong with a volume of a pod.
+pub(crate) const POD_VOLUME_HEALTH: Record = &[
+    ("name", "name", Any),
+    ("healthConditions", "healthConditions", SparseList(HEALTH_CONDITION)),
+    ("lastTransitionTime", "lastTransitionTime", Any),
+];
+
 /// A reference to an owner.
 pub(crate) fn owner(value: &Value) -> String {
+    sparse(OWNER, value)
+}
+
+/// A value in one line, without absent fields.
+pub(crate) fn sparse(record: Record, value: &Value) -> String {
     let mut out = String::new();
-    write(&mut out, Sparse(OWNER), value, None);
+    write(&mut out, Sparse(record), value, None);
     out
 }
 

@@ -134,7 +134,9 @@ pub(crate) fn provisioner(causes: &mut Causes, field: &str, value: &str) {
     }
 }
 
-const MODES: &[&str] = &["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
+/// Words of an access mode, as errors list them.
+pub(crate) const ACCESS_MODES: &[&str] =
+    &["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
 
 /// Access modes of volumes and claims; `missing` is said when there are none.
 pub(crate) fn access_modes(causes: &mut Causes, spec: &Value, field: &str, missing: &str) {
@@ -144,9 +146,10 @@ pub(crate) fn access_modes(causes: &mut Causes, spec: &Value, field: &str, missi
     }
     let modes: Vec<&str> = modes.iter().filter_map(Value::as_str).collect();
     for mode in &modes {
-        one_of(causes, field, mode, MODES);
+        one_of(causes, field, mode, ACCESS_MODES);
     }
-    let others = modes.iter().filter(|mode| MODES.contains(mode) && **mode != "ReadWriteOncePod");
+    let known = |mode: &&&str| ACCESS_MODES.contains(mode) && **mode != "ReadWriteOncePod";
+    let others = modes.iter().filter(known);
     if modes.contains(&"ReadWriteOncePod") && others.count() > 0 {
         let why = "may not use ReadWriteOncePod with other access modes";
         causes.push(Cause::forbidden(field, why));

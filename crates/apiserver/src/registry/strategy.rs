@@ -81,6 +81,8 @@ pub struct Settings {
     pub default_accounts: bool,
     /// How long a deleted namespace is left alone before its content goes.
     pub namespace_grace: Duration,
+    /// Gate `CSIVolumeHealth`: whether the health of volumes and of storage can be set.
+    pub volume_health: bool,
 }
 
 /// The rules of one kind. Objects have passed the kind's codec, so types can be relied on.

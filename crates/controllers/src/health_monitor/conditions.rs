@@ -1,4 +1,4 @@
-//! Asks about conditions: all volumes in one list, or volume by volume.
+//! Asks about conditions, as of CSI 1.3 to 1.12: all volumes in one list, or volume by volume.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -6,7 +6,7 @@ use longshore_cluster::{
     Change, Loop, Outcome, QueueOptions, Reconciler, Sources, Subject, WorkQueue,
 };
 use longshore_core::{
-    health::{Condition, handle_of},
+    health::Condition,
     model::{ObjectKey, kinds::Volume},
     words,
 };
@@ -32,6 +32,7 @@ impl Reconciler for Lists {
 
     fn sources(&self, sources: &mut Sources<Self>) {
         sources.needs(&self.0.volumes).needs(&self.0.claims);
+        self.0.needs_node(sources);
     }
 
     fn subject(&self, (): &()) -> Subject {
@@ -43,7 +44,7 @@ impl Reconciler for Lists {
         match monitor.conditions().await {
             Ok(conditions) => {
                 for volume in monitor.volumes.list() {
-                    let handle = handle_of(&volume, &monitor.driver);
+                    let handle = monitor.handle_of(&volume);
                     // A volume that the driver does not list is not spoken of.
                     if let Some(condition) = handle.and_then(|handle| conditions.get(handle)) {
                         monitor.report(&volume, condition.as_ref());
@@ -97,7 +98,7 @@ struct Volumes {
 
 impl Volumes {
     fn key_of(&self, volume: &Volume) -> Option<ObjectKey> {
-        handle_of(volume, &self.monitor.driver).map(|_| volume.metadata.key())
+        self.monitor.handle_of(volume).map(|_| volume.metadata.key())
     }
 }
 
@@ -106,6 +107,7 @@ impl Reconciler for Volumes {
 
     fn sources(&self, sources: &mut Sources<Self>) {
         let Monitor { volumes, claims, .. } = self.monitor.as_ref();
+        self.monitor.needs_node(sources);
         sources
             .needs(claims)
             .on(volumes, |this, change| match change {
@@ -127,7 +129,7 @@ impl Reconciler for Volumes {
         let monitor = &self.monitor;
         let volume = monitor.volumes.get(key);
         let Some((volume, handle)) = volume.as_ref().and_then(|volume| {
-            let handle = handle_of(volume, &monitor.driver)?;
+            let handle = monitor.handle_of(volume)?;
             Some((volume, handle))
         }) else {
             // It comes back when it is bound again, or another one has its name.

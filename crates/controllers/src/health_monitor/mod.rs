@@ -1,26 +1,35 @@
-//! The health monitor of one driver: asks it about the condition of its volumes, and says on claims what is wrong.
+//! The health monitor of one driver: asks it about the health of its volumes, and says on claims what is wrong.
 //!
-//! [`longshore_core::health`] decides what is said. A driver that lists volumes is asked for all of them at once; another
-//! one volume by volume, a few of them in each interval. A failed call says nothing about a volume.
+//! [`longshore_core::health`] decides what is said. A driver that can list is asked about all volumes at once; another
+//! one volume by volume, a few at a time. A failed call says nothing about a volume.
+//!
+//! A driver of CSI 1.3 to 1.12 gives volumes a condition, which becomes an event (`conditions`). One of CSI 1.13 has
+//! calls for health (`reports`), and what it reports is kept in the status of the claim (`claims`) and is an event when
+//! it begins and when it ends. Never both: one fault would be told twice.
 
+mod claims;
 mod conditions;
 mod config;
+#[cfg(test)]
+mod health_tests;
+mod metrics;
 mod nodes;
+mod reports;
 #[cfg(test)]
 mod tests;
 
 use std::{sync::Arc, time::Duration};
 
-use longshore_cluster::{Cache, Context, Recorder, Scope};
+use longshore_cluster::{Cache, Context, Reconciler, Recorder, Scope, Sources};
 use longshore_core::{
     health::{self, Condition, RECOVERED, Report},
     model::{
-        ObjectKey,
-        kinds::{Claim, Event, Volume},
+        NodeName, ObjectKey,
+        kinds::{Claim, Event, Node, Volume},
     },
 };
 use longshore_csi::{
-    Client, CsiError,
+    Client, CsiError, HealthSource,
     capabilities::{ControllerCapability, PluginService},
     client::DriverNameError,
     v1,
@@ -34,6 +43,8 @@ pub use self::config::Config;
 const ASK: Duration = Duration::from_secs(1);
 /// Reason of the event on a claim whose volume has an abnormal condition.
 const ABNORMAL: &str = "VolumeConditionAbnormal";
+/// Reason of the event when nothing is wrong with it any more.
+const NORMAL: &str = "VolumeConditionNormal";
 /// Finds the warnings about a claim by its UID.
 const BY_CLAIM: &str = "health-monitor: claim";
 
@@ -47,7 +58,7 @@ pub enum AbilitiesError {
     #[error("CSI driver {0} does not support Plugin Controller Service")]
     NoController(String),
     #[error(
-        "CSI driver {0} does not support VOLUME_CONDITION; it reports no condition of its volumes"
+        "CSI driver {0} does not support VOLUME_CONDITION, nor GET_VOLUME_HEALTH or LIST_VOLUME_HEALTH; it reports nothing of the health of its volumes"
     )]
     NoCondition(String),
     #[error(
@@ -60,14 +71,14 @@ pub enum AbilitiesError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Abilities {
     driver: String,
-    lists: bool,
+    source: HealthSource,
 }
 
 impl Abilities {
     /// Asks the driver.
     ///
     /// # Errors
-    /// When it does not answer within a second, or reports no conditions.
+    /// When it does not answer within a second, or reports nothing of the health of volumes.
     pub async fn ask(csi: &Client) -> Result<Self, AbilitiesError> {
         let csi = csi.with_deadline(Instant::now() + ASK);
         let driver = csi.driver_name().await?;
@@ -75,14 +86,13 @@ impl Abilities {
             return Err(AbilitiesError::NoController(driver));
         }
         let able = csi.controller_capabilities().await?;
-        if !able.has(ControllerCapability::VolumeCondition) {
-            return Err(AbilitiesError::NoCondition(driver));
+        match HealthSource::of(&able) {
+            HealthSource::None if able.has(ControllerCapability::VolumeCondition) => {
+                Err(AbilitiesError::NoCall(driver))
+            }
+            HealthSource::None => Err(AbilitiesError::NoCondition(driver)),
+            source => Ok(Self { driver, source }),
         }
-        let lists = able.has(ControllerCapability::ListVolumes);
-        if !lists && !able.has(ControllerCapability::GetVolume) {
-            return Err(AbilitiesError::NoCall(driver));
-        }
-        Ok(Self { driver, lists })
     }
 }
 
@@ -102,13 +112,18 @@ impl HealthMonitor {
 
     /// Runs until `shutdown` is cancelled; calls in flight are finished then.
     pub async fn run(self, abilities: Abilities, shutdown: CancellationToken) {
-        let lists = abilities.lists;
-        let monitor = Arc::new(self.into_monitor(abilities.driver, &shutdown));
+        let source = abilities.source;
+        let monitor = Arc::new(self.into_monitor(abilities, &shutdown));
         let volumes = async {
-            if lists {
-                conditions::list(&monitor, &shutdown).await;
-            } else {
-                conditions::get(&monitor, &shutdown).await;
+            match source {
+                HealthSource::HealthList { confirm } => {
+                    reports::list(&monitor, confirm, &shutdown).await;
+                }
+                HealthSource::HealthGet => reports::get(&monitor, &shutdown).await,
+                HealthSource::ConditionList => conditions::list(&monitor, &shutdown).await,
+                HealthSource::ConditionGet => conditions::get(&monitor, &shutdown).await,
+                // Such abilities cannot be had.
+                HealthSource::None => {}
             }
         };
         let nodes = async {
@@ -119,16 +134,26 @@ impl HealthMonitor {
         tokio::join!(volumes, nodes);
     }
 
-    fn into_monitor(self, driver: String, shutdown: &CancellationToken) -> Monitor {
+    fn into_monitor(self, abilities: Abilities, shutdown: &CancellationToken) -> Monitor {
         let Self { context, driver: csi, config } = self;
-        // Of all the events of a cluster these few alone.
-        let scope = Scope::fields(format!("type=Warning,reason={ABNORMAL}"));
-        let warnings: Cache<Event> = Cache::start(&context.api, scope, shutdown).0;
-        warnings.index(BY_CLAIM, |event| vec![event.involved_object.uid.to_string()]);
+        let Abilities { driver, source } = abilities;
+        let warnings = || {
+            // Of all the events of a cluster these few alone.
+            let scope = Scope::fields(format!("type=Warning,reason={ABNORMAL}"));
+            let warnings: Cache<Event> = Cache::start(&context.api, scope, shutdown).0;
+            warnings.index(BY_CLAIM, |event| vec![event.involved_object.uid.to_string()]);
+            warnings
+        };
+        let told_again = matches!(source, HealthSource::ConditionList | HealthSource::ConditionGet);
+        let node = config.node.clone().map(|name| {
+            let scope = Scope::fields(format!("metadata.name={name}"));
+            OwnNode { cache: Cache::start(&context.api, scope, shutdown).0, name }
+        });
         Monitor {
             volumes: context.cache(),
             claims: context.cache(),
-            warnings,
+            warnings: told_again.then(warnings),
+            node,
             recorder: context.recorder(&format!("csi-pv-monitor-controller-{driver}")),
             csi: csi.with_timeout(Some(config.timeout)),
             driver,
@@ -146,13 +171,40 @@ struct Monitor {
     config: Config,
     volumes: Cache<Volume>,
     claims: Cache<Claim>,
-    /// Warnings of abnormal conditions that have not expired. It is not waited for: without the right to watch events
-    /// nothing is said of recoveries.
-    warnings: Cache<Event>,
+    /// Warnings of abnormal conditions that have not expired, where nothing else tells that one was said. They are not
+    /// waited for: without the right to watch events nothing is said of recoveries.
+    warnings: Option<Cache<Event>>,
+    /// The only node whose volumes are watched, in a deployment with a monitor on each node.
+    node: Option<OwnNode>,
     recorder: Recorder,
 }
 
+struct OwnNode {
+    name: NodeName,
+    /// It alone.
+    cache: Cache<Node>,
+}
+
 impl Monitor {
+    /// The driver's handle of a volume that this monitor watches.
+    ///
+    /// A driver that knows only the volumes of its own node has nothing to say of others, nor of one that could be
+    /// anywhere: that it does not know such a volume means nothing.
+    fn handle_of<'a>(&self, volume: &'a Volume) -> Option<&'a str> {
+        let handle = health::handle_of(volume, &self.driver)?;
+        let Some(OwnNode { name, cache }) = &self.node else { return Some(handle) };
+        let node = cache.get(&ObjectKey::cluster(name.as_str()))?;
+        let places = volume.spec.node_affinity.required.as_ref()?;
+        places.matches(name, &node.metadata.labels).then_some(handle)
+    }
+
+    /// Waits for what [`Self::handle_of`] looks at, beside the volume.
+    fn needs_node<R: Reconciler>(&self, sources: &mut Sources<R>) {
+        if let Some(node) = &self.node {
+            sources.needs(&node.cache);
+        }
+    }
+
     /// Says on the volume's claim what the driver says of the volume.
     fn report(&self, volume: &Volume, condition: Option<&Condition>) {
         let Some(claim) = volume.spec.claim_ref.as_ref() else { return };
@@ -161,13 +213,12 @@ impl Monitor {
             tracing::debug!(claim = %key, volume = volume.metadata.name, "the volume's claim is not there");
             return;
         };
-        let warned = self.warnings.has_indexed(BY_CLAIM, claim.metadata.uid.as_ref());
+        let uid = claim.metadata.uid.as_ref();
+        let warned = self.warnings.as_ref().is_some_and(|all| all.has_indexed(BY_CLAIM, uid));
         match health::report(condition, warned) {
             Report::Nothing => {}
             Report::Abnormal(message) => self.recorder.warning(claim.as_ref(), ABNORMAL, message),
-            Report::Recovered => {
-                self.recorder.normal(claim.as_ref(), "VolumeConditionNormal", RECOVERED)
-            }
+            Report::Recovered => self.recorder.normal(claim.as_ref(), NORMAL, RECOVERED),
         }
     }
 }

@@ -2,6 +2,11 @@
 //!
 //! Nothing is mended here. A condition becomes an event on the claim, and so does a node that is gone for longer than
 //! [`GRACE`] while pods with volumes are on it. The loops that ask are `longshore_controllers::health_monitor`.
+//!
+//! That is for the volume condition of CSI 1.3 to 1.12. What drivers of CSI 1.13 report becomes a field of the claim's
+//! status: [`conditions`].
+
+pub mod conditions;
 
 use std::time::Duration;
 

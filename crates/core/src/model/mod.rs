@@ -17,5 +17,6 @@ pub use quantity::{BadQuantity, Format, Quantity};
 pub(crate) use text::text_types;
 pub use tree::{Tree, TreeWelcome};
 pub use words::{
-    AccessMode, ClaimPhase, DeletionPolicy, PodPhase, ReclaimPolicy, VolumeMode, VolumePhase,
+    AccessMode, ClaimPhase, DeletionPolicy, PodPhase, ReclaimPolicy, StorageHealthType,
+    VolumeHealthType, VolumeMode, VolumePhase,
 };

@@ -87,6 +87,10 @@ words! {
     DeletionPolicy { Delete, Retain }
     /// How a pod sees a volume.
     VolumeMode { Filesystem, Block }
+    /// What is wrong with a volume, the worst first.
+    VolumeHealthType { DataLoss, Inaccessible, Degraded }
+    /// What is wrong with the storage of a node, the worst first.
+    StorageHealthType { StorageUnreachable, StorageDegraded }
 }
 
 #[cfg(test)]

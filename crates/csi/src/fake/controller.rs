@@ -285,6 +285,8 @@ pub(super) fn page<T>(
         Ok(max) => max,
         Err(_) => return Err(Status::invalid_argument("max_entries must not be negative")),
     };
+    let own = if config.page_entries == 0 { usize::MAX } else { config.page_entries };
+    let max = max.min(own);
     let end = start.saturating_add(max);
     let next = if end < all.len() { end.to_string() } else { String::new() };
     let next = stuck.map_or(next, str::to_owned);

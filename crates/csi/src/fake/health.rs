@@ -18,8 +18,11 @@ pub(super) fn list(
     request: &v1::ControllerListVolumeHealthRequest,
 ) -> Result<v1::ControllerListVolumeHealthResponse, Status> {
     require(config, ControllerCapability::ListVolumeHealth)?;
-    let ill = state.volumes.values().filter(|volume| !volume.health.is_empty());
-    let all = ill.map(|volume| report(&volume.id, &volume.health)).collect();
+    let unlisted = &state.unlisted_health;
+    let ill = state.volumes.values();
+    let ill = ill.filter(|volume| !volume.health.is_empty() && !unlisted.contains(&volume.id));
+    let ill = ill.map(|volume| report(&volume.id, &volume.health));
+    let all = ill.chain(state.listed_health.iter().cloned()).collect();
     let (entries, next_token) = page(config, all, request.max_entries, &request.starting_token)?;
     Ok(v1::ControllerListVolumeHealthResponse { entries: entries.collect(), next_token })
 }

@@ -76,6 +76,8 @@ pub struct Config {
     pub alter_created_volume: Option<fn(&mut v1::Volume)>,
     /// The `next_token` of every page, as a driver with a bug would return it.
     pub stuck_token: Option<String>,
+    /// The most entries of a page, whatever is asked for; zero means no limit of the driver's own.
+    pub page_entries: usize,
     /// Create and remove target paths in the real file system, as a real node plugin does.
     pub touch_paths: bool,
 }
@@ -135,6 +137,7 @@ impl Config {
             node_expansion_required: true,
             alter_created_volume: None,
             stuck_token: None,
+            page_entries: 0,
             touch_paths: false,
         }
     }

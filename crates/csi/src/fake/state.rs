@@ -1,6 +1,6 @@
 //! The state of the fake driver's backend.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tonic::Status;
 
@@ -14,6 +14,11 @@ pub struct State {
     pub snapshots: BTreeMap<String, Snapshot>,
     pub groups: BTreeMap<String, Group>,
     pub nodes: BTreeMap<String, NodeState>,
+    /// What lists of health hold beside the volumes that are not healthy: paging may repeat a volume, and a driver may
+    /// list a healthy one.
+    pub listed_health: Vec<v1::VolumeHealth>,
+    /// Volumes that lists of health leave out although something is wrong with them.
+    pub unlisted_health: BTreeSet<String>,
     /// Breaches of the call order by the caller.
     pub violations: Vec<String>,
     pub(super) created: u64,

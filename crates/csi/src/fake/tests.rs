@@ -352,6 +352,10 @@ async fn lists_come_in_pages() {
     let mut listed = 0;
     client.list_all_volumes(Default::default(), |_| listed += 1).await.expect("all");
     assert_eq!(listed, 3);
+    driver.configure(|config| config.page_entries = 1);
+    driver.clear_calls();
+    client.list_all_volumes(Default::default(), |_| listed += 1).await.expect("all");
+    assert_eq!((listed, driver.calls_of(Call::ListVolumes).len()), (6, 3));
 }
 
 #[tokio::test(start_paused = true)]

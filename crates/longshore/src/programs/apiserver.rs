@@ -10,10 +10,13 @@ use longshore_cluster::shutdown;
 use super::listen::{self, Listen, San};
 use super::up::{self, absolute};
 use crate::cli::{Program, Syntax, Threads};
-use crate::flags::{CommonFlags, Logging, UsageError, values};
+use crate::flags::{CommonFlags, Gate, Gates, Logging, Stage, UsageError, gates_help, values};
 
 /// Where everything is kept unless `--data-dir` says otherwise.
 pub(super) const DEFAULT_DATA_DIR: &str = "/var/lib/longshore";
+
+/// The health of volumes in the status of claims and pods, and that of storage in CSINodes.
+const VOLUME_HEALTH: Gate = Gate { name: "CSIVolumeHealth", default: false, stage: Stage::Alpha };
 
 /// Flags of the embedded API server.
 #[derive(Debug, Clone, clap::Args)]
@@ -58,6 +61,8 @@ pub(super) struct Server {
     pub tls_sans: Vec<San>,
     /// Bounds on what clients can use up.
     pub limits: Limits,
+    /// Gate `CSIVolumeHealth`. On where everything in the process knows it.
+    pub volume_health: bool,
 }
 
 impl TryFrom<ServerFlags> for Server {
@@ -83,7 +88,7 @@ impl TryFrom<ServerFlags> for Server {
             ..Limits::default()
         };
         let data_dir = absolute("--data-dir", data_dir)?;
-        Ok(Self { data_dir, listen, tls_sans: tls_san, limits })
+        Ok(Self { data_dir, listen, tls_sans: tls_san, limits, volume_health: true })
     }
 }
 
@@ -94,6 +99,8 @@ pub(super) struct Flags {
     common: CommonFlags,
     #[command(flatten)]
     server: ServerFlags,
+    #[arg(long, value_name = "GATES", help = gates_help(&[&[VOLUME_HEALTH]]))]
+    feature_gates: Vec<String>,
 }
 
 /// What `longshore apiserver` runs on.
@@ -116,8 +123,11 @@ impl Program for Config {
     type Flags = Flags;
 
     fn from_flags(flags: Flags) -> Result<Self, UsageError> {
-        let Flags { common, server } = flags;
-        Ok(Self { logging: Logging::try_from(common)?, server: Server::try_from(server)? })
+        let Flags { common, server, feature_gates } = flags;
+        let gates = Gates::read(&[VOLUME_HEALTH], &feature_gates)?;
+        let mut server = Server::try_from(server)?;
+        server.volume_health = gates.on(VOLUME_HEALTH.name);
+        Ok(Self { logging: Logging::try_from(common)?, server })
     }
 
     fn logging(&self) -> Option<&Logging> {
@@ -137,5 +147,29 @@ async fn run(config: Config) -> anyhow::Result<()> {
     tokio::select! {
         () = signal.cancelled() => served.stop().await,
         error = served.failed() => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::testing::flags;
+
+    fn config(line: &str) -> Result<Config, String> {
+        Config::from_flags(flags(line, &[])?).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn health_of_volumes_is_behind_its_gate() {
+        for (line, want) in [
+            ("", false),
+            ("--feature-gates=CSIVolumeHealth=true", true),
+            ("--feature-gates CSIVolumeHealth=true,CSIVolumeHealth=false", false),
+            ("--feature-gates=AllAlpha=true", true),
+        ] {
+            assert_eq!(config(line).unwrap().server.volume_health, want, "{line}");
+        }
+        let error = config("--feature-gates=CSIVolumeHelth=true").unwrap_err();
+        assert!(error.contains("did you mean CSIVolumeHealth?"), "{error}");
     }
 }

@@ -59,7 +59,12 @@ impl Program for Config {
         let Flags { common, csi, monitor, sidecar } = flags;
         // The original has no flag for gates.
         let gates = read_gates(&[], &[])?;
-        Ok(Self { sidecar: sidecar.config(common, csi, &gates)?, monitor })
+        let monitor = monitor.with(&sidecar.environment)?;
+        let sidecar = sidecar.config(common, csi, &gates)?;
+        if monitor.node.is_some() && sidecar.election.is_some() {
+            return Err(UsageError::Together(sidecar::no_lease_per_node(Self::NAME)));
+        }
+        Ok(Self { sidecar, monitor })
     }
 
     fn logging(&self) -> Option<&Logging> {
@@ -156,6 +161,26 @@ mod tests {
         assert_eq!(seconds(monitor.node_list_add_interval), 50);
         assert!(monitor.worker_threads.get() == 3 && monitor.enable_node_watcher);
         assert!(sidecar.election.is_some());
+    }
+
+    #[test]
+    fn a_monitor_on_each_node_needs_a_node_and_no_lease() {
+        let with_node = |line: &str, node: Option<&str>| {
+            let mut flags: Flags = flags(line, REMOVED)?;
+            flags.sidecar.environment.node_name = node.map(str::to_owned);
+            Config::from_flags(flags).map_err(|error| error.to_string())
+        };
+        let monitor = with_node("--node-deployment", Some("n1")).unwrap().monitor;
+        assert_eq!(monitor.node, Some("n1".into()));
+        assert_eq!(with_node("", Some("n1")).unwrap().monitor.node, None);
+        for (line, node, part) in [
+            ("--node-deployment", None, "NODE_NAME environment variable must be set"),
+            ("--node-deployment --leader-election", Some("n1"), "--leader-election cannot be used"),
+            ("--node-deployment --enable-node-watcher", Some("n1"), "--enable-node-watcher cannot"),
+        ] {
+            let sentence = with_node(line, node).expect_err(line);
+            assert!(sentence.contains(part), "{line}: {sentence}");
+        }
     }
 
     #[test]

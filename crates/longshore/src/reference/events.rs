@@ -210,13 +210,19 @@ pub(crate) const REASONS: &[Reason] = &[
         "VolumeConditionAbnormal",
         CLAIM,
         WARNING,
-        "the driver says of the volume what the message says; it is said again while it lasts",
+        "the driver says of the volume what the message says; one of CSI up to 1.12 says it again while it lasts",
     ),
     reason(
         "VolumeConditionNormal",
         CLAIM,
         NORMAL,
         "the driver says nothing bad of the volume any more",
+    ),
+    reason(
+        "VolumeHealthNotWritten",
+        CLAIM,
+        WARNING,
+        "the health monitor may not write the status of claims: grant it patch on persistentvolumeclaims/status",
     ),
     reason(
         "NodeFailed",

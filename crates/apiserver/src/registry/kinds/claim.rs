@@ -6,6 +6,7 @@ use longshore_core::model::keys::annotations::{
 };
 use longshore_core::model::keys::finalizers::PVC_PROTECTION;
 
+use super::health;
 use super::prelude::*;
 use super::volume::add_finalizer;
 
@@ -72,6 +73,9 @@ impl Strategy for Claim {
         if !object["status"].is_null() {
             set_default(&mut object["status"], "phase", "Pending");
             drop_empty(&mut object["status"], &OMITTED);
+            if let Some(health) = object["status"].get_mut("healthStatus") {
+                drop_empty(health, &["healthConditions"]);
+            }
         }
     }
 
@@ -110,8 +114,14 @@ impl Strategy for Claim {
         causes
     }
 
+    fn prepare_status(&self, new: &mut Value, old: &Value, cx: &Context<'_>) {
+        health::drop_disabled(new, old, "healthStatus", cx);
+    }
+
     fn validate_status(&self, new: &Value, _old: &Value) -> Causes {
-        validate_resize_status(&new["status"])
+        let mut causes = validate_resize_status(&new["status"]);
+        health::validate_claim(&mut causes, new);
+        causes
     }
 
     fn warnings(&self, object: &Value) -> Vec<String> {

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::health;
 use super::prelude::*;
 
 pub(super) static CSI_NODE: BuiltinKind = BuiltinKind {
@@ -25,7 +26,7 @@ pub(super) static CSI_NODE: BuiltinKind = BuiltinKind {
     protobuf: &[include_str!("csi_node_protobuf.txt")],
 };
 
-/// The rules of a node's driver list.
+/// The rules of a node's driver list and of the health of its storage.
 pub(super) struct CsiNode;
 
 const MAX_NODE_ID_BYTES: usize = 256;
@@ -62,6 +63,16 @@ impl Strategy for CsiNode {
                 causes.push(Cause::invalid_shown("spec.drivers", &driver, "field is immutable"));
             }
         }
+        causes
+    }
+
+    fn prepare_status(&self, new: &mut Value, old: &Value, cx: &Context<'_>) {
+        health::drop_disabled(new, old, "storageHealth", cx);
+    }
+
+    fn validate_status(&self, new: &Value, _old: &Value) -> Causes {
+        let mut causes = Causes::new();
+        health::validate_csi_node(&mut causes, new);
         causes
     }
 }

@@ -11,6 +11,7 @@ mod csi_driver;
 mod csi_node;
 mod definition;
 mod event;
+mod health;
 mod in_tree_sources;
 mod lease;
 mod migration;

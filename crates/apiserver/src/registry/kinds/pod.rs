@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use super::health;
 use super::pod_account;
 use super::pod_files;
 use super::pod_spec;
@@ -285,6 +286,16 @@ impl Strategy for Pod {
                 "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)",
             ));
         }
+        causes
+    }
+
+    fn prepare_status(&self, new: &mut Value, old: &Value, cx: &Context<'_>) {
+        health::drop_disabled(new, old, "volumeHealth", cx);
+    }
+
+    fn validate_status(&self, new: &Value, _old: &Value) -> Causes {
+        let mut causes = Causes::new();
+        health::validate_pod(&mut causes, new);
         causes
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::{Condition, Meta, meta::nullable};
+use super::{Condition, Meta, VolumeHealthStatus, meta::nullable};
 use crate::model::{
     AccessMode, ClaimPhase, Quantity, ReclaimPolicy, VolumeMode, VolumeName, keys::annotations,
 };
@@ -135,6 +135,9 @@ pub struct ClaimStatus {
     pub current_volume_attributes_class_name: Option<String>,
     /// A change of the volume attributes class that is under way.
     pub modify_volume_status: Option<ModifyVolumeStatus>,
+    /// What is wrong with the volume; written by the health monitor, never by a node.
+    #[serde(deserialize_with = "nullable")]
+    pub health_status: VolumeHealthStatus,
 }
 
 /// A change of the volume attributes class that is under way.

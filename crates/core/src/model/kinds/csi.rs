@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::{LabelSelector, Meta, VolumeSpec, meta::nullable};
+use super::{LabelSelector, Meta, StorageHealth, VolumeSpec, meta::nullable};
 use crate::model::{NodeName, Quantity, VolumeName};
 
 /// What is attached.
@@ -158,6 +158,15 @@ pub struct CsiNodeSpec {
     pub drivers: Vec<CsiNodeDriver>,
 }
 
+/// How the storage of a node's drivers stands.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CsiNodeStatus {
+    /// One entry for each driver that reports trouble.
+    #[serde(deserialize_with = "nullable")]
+    pub storage_health: Vec<StorageHealth>,
+}
+
 /// A `CSINode`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
@@ -166,6 +175,9 @@ pub struct CsiNode {
     pub metadata: Meta,
     /// Drivers.
     pub spec: CsiNodeSpec,
+    /// Absent before Kubernetes 1.37.
+    #[serde(deserialize_with = "nullable")]
+    pub status: CsiNodeStatus,
 }
 
 impl CsiNode {

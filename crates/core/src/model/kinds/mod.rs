@@ -8,6 +8,7 @@ mod claim;
 mod cluster;
 mod csi;
 mod group_snapshot;
+mod health;
 mod in_tree;
 mod meta;
 mod pod;
@@ -19,6 +20,7 @@ pub use claim::*;
 pub use cluster::*;
 pub use csi::*;
 pub use group_snapshot::*;
+pub use health::*;
 pub use in_tree::*;
 pub use meta::*;
 pub use pod::*;
@@ -126,6 +128,36 @@ mod tests {
         assert_eq!(claim.request().bytes(), 10 << 20);
         assert_eq!(claim.spec.storage_class_name.as_deref(), Some(""));
         assert_eq!(claim.metadata.revision(), 7);
+    }
+
+    #[test]
+    fn health_reads_the_same_whether_null_empty_or_absent() {
+        for status in [
+            serde_json::json!({}),
+            serde_json::json!({"healthStatus": null}),
+            serde_json::json!({"healthStatus": {}}),
+            serde_json::json!({"healthStatus": {"healthConditions": null}}),
+            serde_json::json!({"healthStatus": {"healthConditions": []}}),
+        ] {
+            let claim = serde_json::json!({"metadata": {"name": "c"}, "status": status});
+            let claim: Claim = serde_json::from_value(claim).unwrap();
+            assert!(claim.status.health_status.health_conditions.is_empty(), "{status}");
+        }
+        let bad = serde_json::json!({"status": "DataLoss", "reason": "ImageMissing"});
+        let pod: Pod = serde_json::from_value(serde_json::json!({"metadata": {"name": "p"},
+            "status": {"volumeHealth": [{"name": "data", "healthConditions": [bad.clone()],
+                "lastTransitionTime": null}]}}))
+        .unwrap();
+        assert_eq!(pod.status.volume_health[0].health_conditions[0].reason, "ImageMissing");
+        let node: CsiNode = serde_json::from_value(serde_json::json!({"metadata": {"name": "n"},
+            "status": {"storageHealth": [{"name": "d", "healthConditions": [{
+                "status": "StorageDegraded", "reason": "PoolFull", "message": "no room",
+                "accessMode": "ReadWriteOncePod", "volumeMode": "Block",
+                "lastTransitionTime": null}]}]}}))
+        .unwrap();
+        let condition = &node.status.storage_health[0].health_conditions[0];
+        assert_eq!(condition.access_mode, Some(crate::model::AccessMode::ReadWriteOncePod));
+        assert_eq!(condition.status, crate::model::StorageHealthType::StorageDegraded);
     }
 
     #[test]

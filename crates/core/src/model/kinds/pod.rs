@@ -6,7 +6,7 @@ use crate::model::{DriverName, NodeName, PodPhase};
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use super::{Condition, Meta, NodeSelector, meta::nullable};
+use super::{Condition, Meta, NodeSelector, PodVolumeHealth, meta::nullable};
 
 /// A volume of a pod that names a claim.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -452,6 +452,9 @@ pub struct PodStatus {
     /// Statuses of containers that were added to the running pod, raw.
     #[serde(deserialize_with = "nullable")]
     pub ephemeral_container_statuses: Vec<serde_json::Value>,
+    /// What the node sees of the health of the pod's volumes.
+    #[serde(deserialize_with = "nullable")]
+    pub volume_health: Vec<PodVolumeHealth>,
 }
 
 /// A `Pod`.

@@ -131,6 +131,7 @@ impl RunningApi {
         let settings = longshore_apiserver::Config {
             default_accounts: pods,
             limits: config.limits,
+            volume_health: config.volume_health,
             ..longshore_apiserver::Config::at(data.api())
         };
         let server = ApiServer::open(settings)
