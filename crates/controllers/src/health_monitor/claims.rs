@@ -271,7 +271,7 @@ impl Claims {
         let kept = same(standing(new), sent);
         // A claim that has the field may change it whatever the gate: only a new value tells.
         let tells = standing(old).is_empty() && !sent.is_empty();
-        if !tells || self.drops.swap(!kept, Relaxed) == !kept {
+        if !tells || self.drops.swap(!kept, Relaxed) != kept {
             return;
         }
         self.metrics.server_drops.set(i64::from(!kept));

@@ -163,7 +163,10 @@ impl Volumes {
             Change::Applied { old: Some(old), new } => old.metadata.labels != new.metadata.labels,
             Change::Applied { old: None, .. } | Change::Deleted { .. } => true,
         };
-        let volumes = moved.then(|| self.claims.monitor.volumes.list()).unwrap_or_default();
+        if !moved {
+            return Vec::new();
+        }
+        let volumes = self.claims.monitor.volumes.list();
         volumes.iter().map(|volume| volume.metadata.key()).collect()
     }
 }

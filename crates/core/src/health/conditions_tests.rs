@@ -1,3 +1,5 @@
+use std::slice;
+
 use super::*;
 
 fn entry(status: i32, reason: &str, message: &str) -> Entry {
@@ -98,40 +100,45 @@ fn what_a_cycle_learned_decides() {
         ("healthy, and so it was", &[], Observed::Reported(&none), Keep),
         ("begins", &[], Observed::Reported(&only_a), Replace(vec![a.clone()])),
         // case: health/H9
-        ("goes on", &[a.clone()], Observed::Reported(&only_a), Keep),
+        ("goes on", slice::from_ref(&a), Observed::Reported(&only_a), Keep),
         // case: health/H10
         ("another message", &[talkative], Observed::Reported(&only_a), Keep),
         // case: health/H11
-        ("one more", &[a.clone()], Observed::Reported(&both), Replace(vec![a.clone(), b.clone()])),
+        (
+            "one more",
+            slice::from_ref(&a),
+            Observed::Reported(&both),
+            Replace(vec![a.clone(), b.clone()]),
+        ),
         // case: health/H12
         ("one less", &[a.clone(), b.clone()], Observed::Reported(&only_b), Replace(vec![b])),
-        ("worse", &[a.clone()], Observed::Reported(&worse), Replace(vec![loss.clone()])),
+        ("worse", slice::from_ref(&a), Observed::Reported(&worse), Replace(vec![loss.clone()])),
         // case: health/H13
-        ("recovers", &[a.clone()], Observed::Reported(&none), Clear),
+        ("recovers", slice::from_ref(&a), Observed::Reported(&none), Clear),
         // case: health/H16
-        ("only what has no word", &[a.clone()], Observed::Reported(&unknown), Keep),
+        ("only what has no word", slice::from_ref(&a), Observed::Reported(&unknown), Keep),
         ("that alone", &[], Observed::Reported(&unknown), Keep),
         // case: health/H24
-        ("the call failed", &[a.clone()], Observed::Failed, Keep),
+        ("the call failed", slice::from_ref(&a), Observed::Failed, Keep),
         ("it always fails", &[], Observed::Failed, Keep),
         // case: health/H25
         ("a list ended early", &[], Observed::Partly(&only_a), Replace(vec![a.clone()])),
         (
             "and takes nothing back",
-            &[loss.clone()],
+            slice::from_ref(&loss),
             Observed::Partly(&only_a),
-            Replace(vec![loss, a.clone()]),
+            Replace(vec![loss.clone(), a.clone()]),
         ),
-        ("not even if it says so", &[a.clone()], Observed::Partly(&none), Keep),
-        ("it says what is known", &[a.clone()], Observed::Partly(&only_a), Keep),
+        ("not even if it says so", slice::from_ref(&a), Observed::Partly(&none), Keep),
+        ("it says what is known", slice::from_ref(&a), Observed::Partly(&only_a), Keep),
         ("healthy ones are left out", &[], left_out(0, false), Keep),
         ("for ever", &[], left_out(9, true), Keep),
         // case: health/H30
-        ("left out once", &[a.clone()], left_out(0, false), Keep),
-        ("and again", &[a.clone()], left_out(1, false), Clear),
+        ("left out once", slice::from_ref(&a), left_out(0, false), Keep),
+        ("and again", slice::from_ref(&a), left_out(1, false), Clear),
         // case: health/H33
-        ("left out, and can be asked about", &[a.clone()], left_out(0, true), Confirm),
-        ("asked about again", &[a], left_out(5, true), Confirm),
+        ("left out, and can be asked about", slice::from_ref(&a), left_out(0, true), Confirm),
+        ("asked about again", slice::from_ref(&a), left_out(5, true), Confirm),
     ];
     for (name, standing, observed, want) in cases {
         assert_eq!(decide(standing, observed), want, "{name}");
@@ -149,7 +156,7 @@ fn a_list_that_ended_early_is_limited_as_others() {
 #[test]
 fn events_are_about_what_begins() {
     let (a, b) = (condition(Status::Degraded, "A"), condition(Status::Inaccessible, "B"));
-    let news: Vec<_> = begun(std::slice::from_ref(&a), &[b.clone(), a.clone()]).cloned().collect();
+    let news: Vec<_> = begun(slice::from_ref(&a), &[b.clone(), a.clone()]).cloned().collect();
     assert_eq!(news, [b]);
     assert_eq!(begun(&[], &[a]).count(), 1);
     assert_eq!(event_text("Degraded", "A", "slow"), "Degraded/A: slow");
