@@ -6,7 +6,6 @@ use longshore_core::model::kinds::Pod;
 use super::worker::{Stop, Worker};
 
 const REASON: &str = "DeadlineExceeded";
-const TEXT: &str = "Pod was active on the node longer than the specified deadline";
 
 /// When the pod's time is over, in milliseconds since the epoch. It runs from the start time in the
 /// pod's status, so a restart of the agent gives no more of it.
@@ -19,12 +18,13 @@ pub(super) fn at_ms(pod: &Pod, since: jiff::Timestamp) -> Option<u64> {
 impl Worker {
     /// Stops the containers within the pod's grace period and fails the pod.
     pub(super) async fn end_at_deadline(&mut self) {
-        self.event(EventType::Warning, REASON, TEXT);
+        let text = "Pod was active on the node longer than the specified deadline";
+        self.event(EventType::Warning, REASON, text);
         self.rejected = true;
         // A deletion meanwhile may shorten the grace period.
         self.stop_containers(Stop::Deleted).await;
         self.finish().await;
-        self.report_failed(REASON, TEXT).await;
+        self.report_failed(REASON, text).await;
     }
 }
 

@@ -76,6 +76,10 @@ const LATER: &[(&str, &str)] = &[
     ("secrets", "only for classes and volumes that name one"),
     ("nodes", "only for drivers with a topology, and with --enable-node-watcher"),
     ("csinodes", "for the provisioner only with a topology"),
+    (
+        "persistentvolumeclaims/status",
+        "for the health monitor only beside a driver with health calls; the resizer asks at once",
+    ),
     ("pods", "only for drivers that expand no volume in use, and with --enable-node-watcher"),
     ("storageclasses", "get, as the official file has it"),
     ("volumeattachments", "for the provisioner only where the driver attaches"),
