@@ -1,7 +1,7 @@
 //! The snapshotter of one driver: turns contents into snapshots, and takes them back.
 //!
 //! [`longshore_core::snapshot::sidecar`] holds the rules. CreateSnapshot is noted on the content before the
-//! call, and the note goes when there is a verdict ([`verdicts`]); until then a content that is deleted stays, and the call
+//! call, and the note goes when there is a verdict (`verdicts`); until then a content that is deleted stays, and the call
 //! is repeated. With the leak guard the content gets its finalizer in the same write. Without it a content
 //! may vanish during the call: then its snapshot is deleted at once, unless the process dies just there.
 
